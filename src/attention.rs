@@ -1,0 +1,1 @@
+//! Attention plans over the token tree.

@@ -1,0 +1,8 @@
+//! What every layer may use: errors, sizes, random streams, and text that is safe to show.
+
+pub mod error;
+pub mod rng;
+pub mod size;
+pub mod text;
+
+pub use error::{Error, ErrorKind, Result};

@@ -1,0 +1,102 @@
+//! The one seam between the model and the hardware: the few operations a step needs.
+//!
+//! Everything above is the same code for CPU and CUDA. `n` rows are the packed query tokens of one step, from all live
+//! branches; `H` = hidden, `Q` = heads × head size, `KV` = K/V heads × head size, `F` = feed-forward size, `V` = vocabulary.
+//!
+//! | operation | reads | writes |
+//! |---|---|---|
+//! | `begin` | token ids `[n]`, positions `[n]`, K/V slots `[n]`, attention work | `x [n, H]` = embedding rows |
+//! | `attn_in(l)` | `x` | `q [n, Q]`; K/V arena at each row's slot: `norm`, three products, RoPE |
+//! | `attend(l)` | `q`, K/V arena through the work's units | `o [n, Q]` |
+//! | `attn_out(l)` | `o`, `x` | `x += Wo·o` |
+//! | `mlp(l)` | `x` | `x += Wdown·(silu(Wgate·n) ∘ (Wup·n))`, `n = norm(x)` |
+//! | `head` | `x` at the wanted rows | logits `[wanted, V]`, or of the allowed tokens only |
+
+pub mod attend;
+pub mod cpu;
+pub mod weight;
+
+use crate::base::Result;
+use crate::kv::Slot;
+use attend::AttendWork;
+
+/// Sizes of a Llama model.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shape {
+    pub layers: usize,
+    pub hidden: usize,
+    pub heads: usize,
+    pub kv_heads: usize,
+    pub head_size: usize,
+    pub feed_forward: usize,
+    pub vocab: usize,
+    /// Positions the model was made for.
+    pub context: usize,
+    pub norm_eps: f32,
+    pub rope: Rope,
+}
+
+impl Shape {
+    /// K/V numbers (not bytes) of one token over all layers.
+    pub fn kv_numbers_per_token(&self) -> usize {
+        2 * self.layers * self.kv_heads * self.head_size
+    }
+}
+
+/// Rotary position embedding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Rope {
+    pub theta: f32,
+    /// Divisor of each of the `head_size / 2` frequencies (Llama 3.1 scaling, `rope_freqs.weight`); `None` is all ones.
+    pub factors: Option<Vec<f32>>,
+    pub layout: RopeLayout,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeLayout {
+    /// Pairs (2i, 2i + 1): how GGUF stores Llama's permuted weights.
+    Interleaved,
+    /// Pairs (i, i + d/2): how safetensors from Transformers store them.
+    Halves,
+}
+
+/// One packed step.
+pub struct Step<'a> {
+    pub tokens: &'a [u32],
+    pub positions: &'a [u32],
+    /// Where each row's K/V is written.
+    pub slots: &'a [Slot],
+    pub work: &'a AttendWork,
+}
+
+/// Rows whose logits are wanted.
+pub struct HeadRow<'a> {
+    pub row: usize,
+    /// Only these tokens' logits, in this order; `None` is the whole vocabulary.
+    pub allowed: Option<&'a [u32]>,
+}
+
+/// Seconds by kind of work, since the device was made.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Times {
+    pub attention: f64,
+    pub products: f64,
+}
+
+/// What a step needs of the hardware. Methods are called in the order of the table, once a layer.
+pub trait Device: Send {
+    /// `cpu avx512-vnni, 2 threads`, `cuda:0 NVIDIA H200`.
+    fn describe(&self) -> String;
+    /// Bytes of one K/V page over all layers.
+    fn page_bytes(&self) -> usize;
+    /// Pages of the arena.
+    fn pages(&self) -> usize;
+    fn begin(&mut self, step: &Step<'_>) -> Result<()>;
+    fn attn_in(&mut self, layer: usize) -> Result<()>;
+    fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()>;
+    fn attn_out(&mut self, layer: usize) -> Result<()>;
+    fn mlp(&mut self, layer: usize) -> Result<()>;
+    /// Logits of each wanted row, appended to `out` in order.
+    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()>;
+    fn times(&self) -> Times;
+}

@@ -1,0 +1,19 @@
+//! K/V memory as bookkeeping: pages and the token tree. Integers only: no floats, no device, no input or output.
+
+pub mod pages;
+pub mod tree;
+
+/// Tokens a page holds. A page holds K and V of 16 consecutive absolute positions of a path, for all layers; a position
+/// `p` always sits at offset `p % 16` of its page.
+pub const PAGE_TOKENS: usize = 16;
+
+/// A page of the arena.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PageId(pub u32);
+
+/// Where one token's K/V lives: the same for every layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Slot {
+    pub page: PageId,
+    pub offset: u8,
+}

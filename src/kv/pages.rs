@@ -1,0 +1,1 @@
+//! The arena as numbers: free, live and cached pages, with reference counts.

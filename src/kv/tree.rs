@@ -1,0 +1,1 @@
+//! The token tree: a radix forest of token runs over pages.

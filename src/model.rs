@@ -1,0 +1,1 @@
+//! Llama models: where they come from, their weights, tokenizer and chat template, and the forward pass.

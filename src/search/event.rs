@@ -1,0 +1,275 @@
+//! Events go up, commands come down. The screen, the record, the progress line and the replay are readers of the same
+//! events; the thought tree rebuilt from them equals the controller's.
+
+use super::tree::{NodeId, Status};
+use crate::lm::{Counters, Usage};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What happened, in order. `Token` and `Counters` are for the screen alone and are not recorded.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// First event of a run; the root (node 0) exists from here on.
+    Started {
+        task: String,
+        puzzle: String,
+        title: String,
+        strategy: String,
+        model: String,
+        seed: u64,
+        budget: Limits,
+    },
+    /// A prompt goes to the model on behalf of `node`.
+    Asked {
+        request: u64,
+        node: NodeId,
+        purpose: Purpose,
+        samples: usize,
+        prompt: String,
+    },
+    /// Text of a running sample, shown live under `node`.
+    Token {
+        request: u64,
+        node: NodeId,
+        sample: usize,
+        text: String,
+        logprob: f32,
+    },
+    /// One sample came back, with its cost, whatever becomes of it.
+    Replied {
+        request: u64,
+        node: NodeId,
+        sample: usize,
+        text: String,
+        finish: String,
+        logprob: Option<f64>,
+        usage: Usage,
+    },
+    /// A proposal that received no node, and why (duplicate, empty, refused).
+    Dropped {
+        parent: NodeId,
+        text: String,
+        why: String,
+    },
+    /// A thought receives a node.
+    Grown {
+        node: NodeId,
+        parent: NodeId,
+        text: String,
+        by: Author,
+        logprob: Option<f64>,
+        token_logprobs: Vec<f32>,
+        usage: Usage,
+    },
+    /// A thought is scored; `score` is what counts, `parts` how it came about.
+    Scored {
+        node: NodeId,
+        score: f64,
+        parts: Vec<ScorePart>,
+    },
+    Status {
+        node: NodeId,
+        status: Status,
+        why: Option<String>,
+    },
+    /// The text of a thought was changed by the user.
+    Edited {
+        node: NodeId,
+        text: String,
+    },
+    /// How far the search is: the level for breadth-first, the depth for depth-first; open thoughts; best so far.
+    Progress {
+        depth: usize,
+        frontier: usize,
+        best: Option<NodeId>,
+        best_score: f64,
+        thoughts: u64,
+        usage: Usage,
+        seconds: f64,
+    },
+    Counters {
+        counters: Counters,
+    },
+    /// The user steered.
+    Act {
+        command: Command,
+    },
+    Paused,
+    Resumed,
+    /// Something worth telling that is no failure of the run (few-shot examples shrunk, a reply that could not be read).
+    Note {
+        text: String,
+    },
+    /// Last event of a run.
+    Ended {
+        outcome: Outcome,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Purpose {
+    Generate,
+    Value,
+    Vote,
+    Logprob,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Author {
+    Model,
+    User,
+}
+
+/// One evaluator's share of a score.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ScorePart {
+    pub evaluator: String,
+    /// `None`: the evaluator gave no usable reply; counted and shown, never defaulted silently.
+    pub value: Option<f64>,
+    pub detail: String,
+}
+
+/// What bounds a run; `None` is no bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limits {
+    pub tokens: Option<u64>,
+    pub thoughts: Option<u64>,
+    pub seconds: Option<f64>,
+}
+
+/// Why a run ended.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Reason {
+    Solved,
+    /// Nothing left to expand.
+    Exhausted,
+    /// Every thought at this depth was pruned.
+    AllPruned {
+        depth: usize,
+    },
+    /// The deepest level was reached without a right answer.
+    Depth {
+        depth: usize,
+    },
+    Tokens {
+        limit: u64,
+    },
+    Thoughts {
+        limit: u64,
+    },
+    Seconds {
+        limit: f64,
+    },
+    Memory {
+        detail: String,
+    },
+    /// The user left.
+    Quit,
+    Failed {
+        message: String,
+    },
+}
+
+impl Reason {
+    /// The contract's exit code for an interactive or headless `solve`.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Solved => 0,
+            Self::Exhausted | Self::AllPruned { .. } | Self::Depth { .. } => 1,
+            Self::Tokens { .. } | Self::Thoughts { .. } | Self::Seconds { .. } | Self::Memory { .. } => 3,
+            Self::Failed { .. } => 4,
+            Self::Quit => 130,
+        }
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Solved => f.write_str("solved"),
+            Self::Exhausted => f.write_str("exhausted: nothing left to expand"),
+            Self::AllPruned { depth } => write!(f, "all thoughts pruned at depth {depth}"),
+            Self::Depth { depth } => write!(f, "depth {depth} reached without a right answer"),
+            Self::Tokens { limit } => write!(f, "limit of {limit} tokens reached"),
+            Self::Thoughts { limit } => write!(f, "limit of {limit} thoughts reached"),
+            Self::Seconds { limit } => write!(f, "limit of {limit} seconds reached"),
+            Self::Memory { detail } => write!(f, "out of K/V memory: {detail}"),
+            Self::Quit => f.write_str("left by the user"),
+            Self::Failed { message } => write!(f, "failed: {message}"),
+        }
+    }
+}
+
+/// How a run ended: what `solve --json` and an eval row print.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Outcome {
+    pub solved: bool,
+    pub reason: Reason,
+    /// The node of the answer, or of the best thought so far.
+    pub node: Option<NodeId>,
+    /// As read by the puzzle (a JSON array for list tasks).
+    pub answer: Option<Value>,
+    /// The answer's text as the model wrote it.
+    pub answer_text: Option<String>,
+    pub error_score: Option<u64>,
+    /// Right or wrong, and why.
+    pub why: String,
+    pub thoughts: u64,
+    pub proposals: u64,
+    pub usage: Usage,
+    pub seconds: f64,
+}
+
+/// What the user may ask of a running search. Every one is recorded as an `Act`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "command", rename_all = "snake_case")]
+pub enum Command {
+    Pause,
+    Resume,
+    /// Do one policy step, then pause again.
+    Step,
+    /// Expand this thought now, whatever the policy thinks.
+    Expand {
+        node: NodeId,
+    },
+    /// Prune this thought and all below it.
+    Prune {
+        node: NodeId,
+    },
+    /// Never prune this thought; keep it in the frontier.
+    Pin {
+        node: NodeId,
+    },
+    Unpin {
+        node: NodeId,
+    },
+    /// Replace a thought's text; what is below it is pruned.
+    Edit {
+        node: NodeId,
+        text: String,
+    },
+    /// Add a thought of the user's own.
+    Add {
+        parent: NodeId,
+        text: String,
+    },
+    Rescore {
+        node: NodeId,
+    },
+    SetBreadth {
+        n: usize,
+    },
+    SetTemperature {
+        temperature: f32,
+    },
+    SetBudget {
+        limits: Limits,
+    },
+    /// Undo the last steering act.
+    Undo,
+    Quit,
+}

@@ -1,6 +1,11 @@
 //! Counters of the engine: what the screen shows of memory, input/output and speed, and how the worker keeps them.
 
+use crate::device::Times;
+use crate::device::attend::Io;
+use crate::kv::{KvStats, PAGE_TOKENS};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// What the screen shows of memory, link and speed. Whatever a model cannot tell is `None`, and shown as not known.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -59,3 +64,91 @@ pub struct SpeedCounters {
     pub tokens_per_second: f64,
 }
 
+/// What "the last moments" of [`SpeedCounters::tokens_per_second`] are.
+const MOMENTS: Duration = Duration::from_secs(2);
+
+/// The worker's own counts: plain additions, no lock, no device call.
+pub(super) struct Meter {
+    page_bytes: u64,
+    /// Bytes of one row of partial results, over all layers.
+    partial_row_bytes: u64,
+    prefix_lookups: u64,
+    prefix_hits: u64,
+    io: IoCounters,
+    speed: SpeedCounters,
+    /// When a step ended, and its rows.
+    recent: VecDeque<(Instant, u64)>,
+}
+
+impl Meter {
+    pub(super) fn new(page_bytes: usize, partial_row_bytes: usize) -> Self {
+        Self {
+            page_bytes: page_bytes as u64,
+            partial_row_bytes: partial_row_bytes as u64,
+            prefix_lookups: 0,
+            prefix_hits: 0,
+            io: IoCounters::default(),
+            speed: SpeedCounters::default(),
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Prompt tokens looked up in the tree, and found there.
+    pub(super) fn looked_up(&mut self, tokens: usize, found: usize) {
+        self.prefix_lookups += tokens as u64;
+        self.prefix_hits += found as u64;
+    }
+
+    /// A plan was made; `io` counts tokens of one layer.
+    pub(super) fn planned(&mut self, took: Duration, io: &Io) {
+        let token_bytes = self.page_bytes / PAGE_TOKENS as u64;
+        self.io.kv_bytes += io.kv_tokens * token_bytes;
+        self.io.radix_bytes += io.radix_tokens * token_bytes;
+        self.io.partial_bytes += io.partial_rows * self.partial_row_bytes;
+        self.speed.plan_seconds += took.as_secs_f64();
+    }
+
+    /// A step of so many rows ended; `times` are the device's, since it was made.
+    pub(super) fn stepped(&mut self, began: Instant, rows: usize, times: Times) {
+        self.speed.steps += 1;
+        self.speed.rows += rows as u64;
+        self.speed.step_seconds += began.elapsed().as_secs_f64();
+        self.speed.attention_seconds = times.attention;
+        self.speed.products_seconds = times.products;
+        self.recent.push_back((Instant::now(), rows as u64));
+        // The front stays as the moment from which the rows after it are counted.
+        while self.recent.get(1).is_some_and(|(at, _)| at.elapsed() > MOMENTS) {
+            self.recent.pop_front();
+        }
+    }
+
+    /// One row's logits were sampled from, or not.
+    pub(super) fn sampled(&mut self, sampled: bool) {
+        self.speed.sampled += u64::from(sampled);
+    }
+
+    pub(super) fn counters(&self, kv: &KvStats) -> Counters {
+        let rows: u64 = self.recent.iter().skip(1).map(|&(_, rows)| rows).sum();
+        let span = match (self.recent.front(), self.recent.back()) {
+            (Some((first, _)), Some((last, _))) => last.duration_since(*first).as_secs_f64(),
+            _ => 0.0,
+        };
+        let tokens_per_second = if span > 0.0 { rows as f64 / span } else { 0.0 };
+        Counters {
+            kv: Some(KvCounters {
+                pages_total: kv.pages as u64,
+                pages_live: kv.live_pages as u64,
+                pages_cached: kv.cached_pages as u64,
+                page_bytes: self.page_bytes,
+                tokens_stored: kv.live_tokens as u64,
+                tokens_logical: kv.path_tokens as u64,
+                evicted_pages: kv.evicted_tokens.div_ceil(PAGE_TOKENS as u64),
+                prefix_hits: self.prefix_hits,
+                prefix_lookups: self.prefix_lookups,
+            }),
+            io: Some(self.io),
+            link: None,
+            speed: Some(SpeedCounters { tokens_per_second, ..self.speed }),
+        }
+    }
+}

@@ -215,3 +215,10 @@ impl Drop for Reply {
 
 /// The way back to who asked for scores.
 pub(super) type ScoreReply = oneshot::Sender<Result<Scores>>;
+
+impl Score {
+    /// Tokens of the longest continuation.
+    pub fn longest(&self) -> usize {
+        self.continuations.iter().map(Vec::len).max().unwrap_or(0)
+    }
+}

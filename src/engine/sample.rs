@@ -88,6 +88,23 @@ impl Sampler {
         Ok(Pick { token, logprob: (logit - total) as f32, masked_logprob: logit - masked_total })
     }
 
+    /// The `n` likeliest tokens, best first; fewer where fewer are allowed. The filters do not apply.
+    pub fn best(&self, logits: &[f32], allowed: Option<&[u32]>, n: usize) -> Result<Vec<Pick>> {
+        let total = log_sum_exp(logits)?;
+        let masked_total = match allowed {
+            Some(allowed) => masked_log_sum_exp(logits, allowed)?,
+            None => total,
+        };
+        let mut scored = self.candidates(logits, allowed, &[])?;
+        scored.retain(|&(_, logit)| logit > f64::NEG_INFINITY);
+        keep_best(&mut scored, n);
+        let pick = |(token, _): (u32, f64)| {
+            let logit = f64::from(logits[token as usize]);
+            Pick { token, logprob: (logit - total) as f32, masked_logprob: logit - masked_total }
+        };
+        Ok(scored.into_iter().map(pick).collect())
+    }
+
     /// The tokens that stay after all filters, best first, with their probabilities (which sum to 1).
     pub fn kept(&self, logits: &[f32], allowed: Option<&[u32]>, text: &[u32]) -> Result<Vec<(u32, f64)>> {
         let settings = &self.settings;
@@ -175,10 +192,10 @@ fn better(a: &(u32, f64), b: &(u32, f64)) -> Ordering {
 }
 
 fn keep_best(scored: &mut Vec<(u32, f64)>, k: usize) {
-    if k < scored.len() {
+    if k < scored.len() && k > 0 {
         scored.select_nth_unstable_by(k - 1, better);
-        scored.truncate(k);
     }
+    scored.truncate(k);
     scored.sort_unstable_by(better);
 }
 

@@ -74,6 +74,8 @@ pub(super) struct Meter {
     partial_row_bytes: u64,
     prefix_lookups: u64,
     prefix_hits: u64,
+    /// Tokens evicted from trees that are gone.
+    evicted_before: u64,
     io: IoCounters,
     speed: SpeedCounters,
     /// When a step ended, and its rows.
@@ -87,6 +89,7 @@ impl Meter {
             partial_row_bytes: partial_row_bytes as u64,
             prefix_lookups: 0,
             prefix_hits: 0,
+            evicted_before: 0,
             io: IoCounters::default(),
             speed: SpeedCounters::default(),
             recent: VecDeque::new(),
@@ -97,6 +100,11 @@ impl Meter {
     pub(super) fn looked_up(&mut self, tokens: usize, found: usize) {
         self.prefix_lookups += tokens as u64;
         self.prefix_hits += found as u64;
+    }
+
+    /// The token tree was given up with all it held.
+    pub(super) fn forgot(&mut self, kv: &KvStats) {
+        self.evicted_before += kv.evicted_tokens + (kv.cached_tokens + kv.live_tokens) as u64;
     }
 
     /// A plan was made; `io` counts tokens of one layer.
@@ -142,7 +150,7 @@ impl Meter {
                 page_bytes: self.page_bytes,
                 tokens_stored: kv.live_tokens as u64,
                 tokens_logical: kv.path_tokens as u64,
-                evicted_pages: kv.evicted_tokens.div_ceil(PAGE_TOKENS as u64),
+                evicted_pages: (self.evicted_before + kv.evicted_tokens).div_ceil(PAGE_TOKENS as u64),
                 prefix_hits: self.prefix_hits,
                 prefix_lookups: self.prefix_lookups,
             }),

@@ -2,6 +2,7 @@
 //! gathers each row's path through the work's units and pieces, and a row's logits are a hash of that path. Any slip in
 //! slots, plans, sharing or eviction changes a path, and with it every text after it.
 
+use super::counters::Counters;
 use super::request::{Completion, Generate, Mode, Sampling, StreamKey, Update};
 use super::vocab::Vocab;
 use super::{Engine, Limits};
@@ -13,6 +14,7 @@ use crate::kv::PAGE_TOKENS;
 use crate::model::llama::Llama;
 use sha2::{Digest, Sha256};
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// What a test may see and set from outside.
@@ -189,6 +191,15 @@ impl Bench {
         let (llama, mut limits, script) = llama(pages);
         change(&mut limits);
         Self { engine: Engine::start(llama, Arc::new(letters()), limits).unwrap(), script }
+    }
+
+    /// Waits until the counters are as told: claims that were just dropped reach the engine a moment later.
+    pub fn wait_for(&self, what: &str, mut as_told: impl FnMut(&Counters) -> bool) {
+        let began = Instant::now();
+        while !as_told(&self.engine.counters()) {
+            assert!(began.elapsed() < Duration::from_secs(10), "{what}: {:?}", self.engine.counters());
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 
     pub fn run(&self, request: Generate) -> std::result::Result<Vec<Completion>, Error> {

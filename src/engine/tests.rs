@@ -115,8 +115,7 @@ fn memory_is_back_at_its_level_after_each_run_and_results_repeat() {
         drop(done);
         drop(bench.run(request(&prompt(length, 4))).unwrap());
         drop(bench.run(request(&[1])).unwrap());
-        let kv = bench.engine.counters().kv.unwrap();
-        assert!(kv.pages_live <= 1, "{kv:?}");
+        bench.wait_for("no live pages", |counters| counters.kv.is_some_and(|kv| kv.pages_live == 0));
     }
 }
 
@@ -184,7 +183,7 @@ fn stop_strings_end_tokens_and_lengths_end_texts() {
     let bench = Bench::new(100, |_| {});
     let free = |salt| Generate { max_tokens: 40, sampling: warm(), ..request(&prompt(9, salt)) };
     let whole = (0..40).map(|salt| (salt, bench.run(free(salt)).unwrap().remove(0)));
-    let (salt, whole) = whole.filter(|(_, d)| d.ids.len() > 8).next().unwrap();
+    let (salt, whole) = whole.filter(|(_, d)| d.ids.len() > 8 && d.text.is_ascii()).next().unwrap();
     let stop = whole.text.get(3..6).unwrap().to_string();
     let cut = bench.run(Generate { stop: vec![stop.clone()], ..free(salt) }).unwrap().remove(0);
     let before = whole.text.find(&stop).unwrap();

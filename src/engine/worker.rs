@@ -99,9 +99,10 @@ impl Worker {
     fn run(&mut self, messages: &Receiver<Message>) {
         loop {
             if self.jobs.is_empty() {
-                match messages.recv() {
-                    Ok(message) if self.take(message) => {}
-                    _ => return,
+                // Nothing to do: sleep until asked.
+                let Ok(message) = messages.recv() else { return };
+                if !self.take(message) {
+                    return;
                 }
             }
             while let Ok(message) = messages.try_recv() {
@@ -351,8 +352,17 @@ impl Worker {
             }
         }
         while self.holds.give_way(&mut self.tree) {}
-        if !self.bring_on(oldest, self.limits.step_rows) && !self.bring_on(oldest, 1) {
-            let error = self.no_room(self.jobs[oldest.job].lanes[oldest.lane].path.len());
+        if self.bring_on(oldest, self.limits.step_rows) {
+            return;
+        }
+        // Pages are lost where a path shares only a part of one with what was there before. Nobody else is left in the
+        // tree, so a new one wastes nothing.
+        let path_len = self.jobs[oldest.job].lanes[oldest.lane].path.len();
+        let fits = path_len.div_ceil(PAGE_TOKENS) <= self.llama.device().pages();
+        self.jobs[oldest.job].lanes[oldest.lane].branch = None;
+        self.forget_tree();
+        if !fits || !self.bring_on(oldest, self.limits.step_rows) {
+            let error = self.no_room(path_len);
             let mut context = Context {
                 tree: &mut self.tree,
                 holds: &mut self.holds,
@@ -362,6 +372,14 @@ impl Worker {
             self.jobs[oldest.job].give_up(oldest.lane, error, &mut context);
             self.unpark();
         }
+    }
+
+    /// Begins with an empty tree; no lane may have a branch.
+    fn forget_tree(&mut self) {
+        self.meter.forgot(&self.tree.stats());
+        self.holds.forget();
+        self.tree = TokenTree::new(self.llama.device().pages());
+        self.planner = Planner::with_parallel(self.limits.method, self.limits.parallel);
     }
 
     fn unpark(&mut self) {
@@ -422,9 +440,7 @@ impl Worker {
             job.fail(error.clone(), &mut self.tree);
         }
         self.jobs.clear();
-        self.holds.forget();
-        self.tree = TokenTree::new(self.llama.device().pages());
-        self.planner = Planner::with_parallel(self.limits.method, self.limits.parallel);
+        self.forget_tree();
     }
 
     fn show(&mut self) {

@@ -35,10 +35,11 @@ impl Vocab {
         Self { pieces, ends, sorted }
     }
 
-    pub fn of(tokenizer: &Tokenizer) -> Self {
-        let ids = 0..tokenizer.vocab_len() as u32;
-        let piece = |id| if tokenizer.is_special(id) { Vec::new() } else { tokenizer.token_bytes(id).to_vec() };
-        Self::new(ids.clone().map(piece).collect(), ids.filter(|&id| tokenizer.is_end(id)).collect())
+    /// The tokens of a model with logits for `vocab` of them.
+    pub fn of(tokenizer: &Tokenizer, vocab: usize) -> Self {
+        let count = tokenizer.vocab_len().min(vocab) as u32;
+        let pieces = (0..count).map(|id| tokenizer.token_bytes(id).to_vec()).collect();
+        Self::new(pieces, tokenizer.ends().iter().copied().filter(|&id| id < count).collect())
     }
 
     pub fn len(&self) -> usize {

@@ -12,6 +12,7 @@
 //! instruction set. Nothing is allocated in a step once the largest one has been seen, except the logits handed out.
 
 pub mod arena;
+pub mod attend;
 pub mod dense;
 pub mod form;
 mod head;

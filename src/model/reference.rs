@@ -2,7 +2,7 @@
 //! and steps made by hand, for tests of whoever needs a model that runs in a moment.
 
 use crate::base::rng::stream;
-use crate::device::attend::{AttendWork, Piece, Unit, WINDOW};
+use crate::device::attend::{AttendWork, BLOCK, Piece, Unit};
 use crate::device::weight::{Bytes, LayerWeights, Weight, Weights};
 use crate::device::{Rope, RopeLayout, Shape};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
@@ -156,34 +156,29 @@ impl Path {
     }
 }
 
-/// The plainest work there is: every row by itself, one unit a window.
+/// The plainest work there is: every row by itself, one unit a block.
 pub fn plain_work(paths: &[Path]) -> AttendWork {
-    let mut work = AttendWork { merge_first: vec![0], ..AttendWork::default() };
+    let mut work = AttendWork { partial_first: vec![0], ..AttendWork::default() };
     for (row, path) in (0u32..).zip(paths) {
         work.order.push(row);
         work.positions.push(path.position);
         let first = work.pages.len() as u32;
         work.pages.extend(&path.pages);
         let tokens = path.position + 1;
-        for window in 0..tokens.div_ceil(WINDOW as u32) {
-            let start = window * WINDOW as u32;
+        let blocks = tokens.div_ceil(BLOCK as u32);
+        for block in 0..blocks {
+            let start = block * BLOCK as u32;
             let piece = work.pieces.len() as u32;
             work.pieces.push(Piece {
                 start,
-                len: (tokens - start).min(WINDOW as u32),
+                len: (tokens - start).min(BLOCK as u32),
                 first_page: first + start / PAGE_TOKENS as u32,
                 rows: row..row + 1,
             });
-            work.units.push(Unit {
-                window,
-                pieces: piece..piece + 1,
-                rows: row..row + 1,
-                first_partial: work.partials,
-            });
-            work.merge.push(work.partials);
-            work.partials += 1;
+            work.tasks.push(work.units.len() as u32..work.units.len() as u32 + 1);
+            work.units.push(Unit { block, pieces: piece..piece + 1, rows: row..row + 1 });
         }
-        work.merge_first.push(work.merge.len() as u32);
+        work.partial_first.push(work.partial_first[row as usize] + blocks);
     }
     work
 }

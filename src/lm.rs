@@ -4,6 +4,9 @@
 //! ids (`Part::Tokens`), so that an engine can go on without tokenising again. Calls never block: they return a channel,
 //! and dropping the channel cancels the request.
 
+pub mod random;
+pub mod scripted;
+
 use crate::base::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::any::Any;

@@ -4,7 +4,7 @@ use super::args::{Common, ScreenArgs, SolveArgs, Theme};
 use super::{lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
-use crate::model::list as models;
+use crate::model::store;
 use crate::search::event::{Limits, Reason};
 use crate::search::record::{self, Header};
 use crate::search::run::{RunHandle, RunSpec, start};
@@ -41,7 +41,7 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
         task: puzzle.task().to_string(),
         source,
         strategy: args.strategy.clone().unwrap_or_else(|| strategy.name.clone()),
-        model: common.model.clone().unwrap_or_else(|| models::DEFAULT.to_string()),
+        model: common.model.clone().unwrap_or_else(store::default_spec),
     };
     show(common, screen, Some(choice), args)
 }

@@ -61,7 +61,10 @@ fn draw(request: &Generate) -> Vec<Drawn> {
             let attempts = if mode == Mode::Likeliest { request.n * 8 } else { request.n };
             for attempt in 0..attempts {
                 let text = walk(constraint.as_ref(), &mut stream(attempt), request.max_tokens);
-                let known = mode == Mode::Likeliest && text.as_ref().is_ok_and(|(new, _)| texts.iter().any(|t| t.as_ref().is_ok_and(|(old, _)| old == new)));
+                let known = mode == Mode::Likeliest
+                    && text
+                        .as_ref()
+                        .is_ok_and(|(new, _)| texts.iter().any(|t| t.as_ref().is_ok_and(|(old, _)| old == new)));
                 if texts.len() < request.n && !known {
                     texts.push(text);
                 }

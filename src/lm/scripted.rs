@@ -9,9 +9,7 @@
 //! A token is a word of the text (split at white space), for counting, for budgets and for `max_tokens`. There is no
 //! cache, so every prompt counts in full, once a request. There are no log-probabilities; asking for them is an error.
 
-use super::{
-    Completion, Counters, Finish, Generate, Info, Judgement, Lm, Prompt, Score, Scores, Update, Usage,
-};
+use super::{Completion, Counters, Finish, Generate, Info, Judgement, Lm, Prompt, Score, Scores, Update, Usage};
 use crate::base::{Error, Result};
 use std::collections::VecDeque;
 use std::path::Path;

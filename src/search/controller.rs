@@ -23,6 +23,8 @@ mod grow;
 mod prompt;
 mod score;
 mod steer;
+#[cfg(test)]
+mod tests;
 
 use super::event::{Command, Event, Limits, Outcome, Reason};
 use super::policy::{self, Plan, Step};
@@ -31,10 +33,11 @@ use super::run::RunSpec;
 use super::tree::{NodeId, Status, ThoughtTree};
 use crate::base::{Error, Result, rng};
 use crate::lm::{Finish, Hold, Lm, Scores};
-use crate::strategy::Strategy;
+use crate::strategy::{Constrain, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
 use flight::{Ask, Flight, Landed, Lost};
+use regex::Regex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,6 +57,8 @@ pub struct Controller {
     /// The puzzle's part of every random stream.
     puzzle_part: u64,
     plan: Plan,
+    /// What a whole proposal must match, if the strategy says so.
+    pattern: Option<Regex>,
     tree: ThoughtTree,
     ledger: Ledger,
     /// Who was first in a state of the puzzle.
@@ -103,7 +108,9 @@ impl Controller {
         let RunSpec { puzzle, strategy, lm, seed, paused, limits, record } = spec;
         if let Some(task) = strategy.task.as_deref().filter(|task| *task != puzzle.task()) {
             let (name, other) = (&strategy.name, puzzle.task());
-            return Err(Error::input(format!("strategy `{name}` is for the task {task}, and this puzzle is a {other}")));
+            return Err(Error::input(format!(
+                "strategy `{name}` is for the task {task}, and this puzzle is a {other}"
+            )));
         }
         let search = &strategy.search;
         let count = |count, what: &str| prompt::count(count, &puzzle.inputs(), &strategy.origin, what);
@@ -116,6 +123,12 @@ impl Controller {
         };
         count(&strategy.generate.n, "generate.n")?;
         count(&strategy.generate.max_tokens, "generate.max_tokens")?;
+        let pattern = match &strategy.generate.constrain {
+            Constrain::Regex(text) => Some(Regex::new(&format!("^(?:{text})$")).map_err(|e| {
+                Error::input(format!("{}: generate.constrain.regex is no pattern: {e}", strategy.origin))
+            })?),
+            _ => None,
+        };
         let own = strategy.budget;
         let limits = Limits {
             tokens: limits.tokens.or(own.tokens),
@@ -131,6 +144,7 @@ impl Controller {
             lm,
             seed,
             plan,
+            pattern,
             tree: ThoughtTree::default(),
             ledger: Ledger::new(limits, paused),
             states: HashMap::new(),
@@ -171,6 +185,8 @@ impl Controller {
             self.emit(Event::Paused);
         }
         let reason = loop {
+            // With a model that answers at once nothing else here would ever wait, and nobody could steer.
+            tokio::task::yield_now().await;
             while let Ok(command) = self.commands.try_recv() {
                 self.obey(command);
             }

@@ -82,9 +82,9 @@ fn settle(tree: &ThoughtTree, plan: &Plan) -> Option<Step> {
         .filter(|(_, n)| n.status == Status::Open && n.expansions == 0)
         .filter_map(|(id, n)| {
             let score = n.score?;
-            // `!(a >= b)`, so that NaN is pruned and not kept.
-            (!(score >= plan.prune_below))
-                .then(|| (id, format!("score {score:.3} is below {}", plan.prune_below)))
+            // A score that is no number is below everything.
+            let low = score.is_nan() || score < plan.prune_below;
+            low.then(|| (id, format!("score {score:.3} is below {}", plan.prune_below)))
         })
         .collect();
     (!low.is_empty()).then_some(Step::Prune(low))
@@ -163,7 +163,10 @@ pub(crate) mod tests {
             plan.prune_below = 0.5;
             assert_eq!(next(&tree, &plan), Step::Prune(vec![(NodeId(2), "score 0.200 is below 0.5".into())]));
             set(&mut tree, 2, Status::Pinned);
-            assert_eq!(next(&tree, &plan), Step::Expand(if plan.policy == Policy::Bfs { ids(&[1, 2]) } else { ids(&[1]) }));
+            assert_eq!(
+                next(&tree, &plan),
+                Step::Expand(if plan.policy == Policy::Bfs { ids(&[1, 2]) } else { ids(&[1]) })
+            );
         }
     }
 

@@ -45,7 +45,10 @@ pub struct Piece {
 }
 
 enum Sample {
-    Running { text: String, pieces: u64 },
+    Running {
+        text: String,
+        pieces: u64,
+    },
     Landed(Box<Result<Completion, Lost>>),
     /// Handed on.
     Taken,
@@ -97,9 +100,8 @@ impl Request {
             None => {
                 self.updates = None;
                 let given = self.samples.iter().take_while(|s| !matches!(s, Sample::Running { .. })).count();
-                let only_unstarted = self.samples[given..]
-                    .iter()
-                    .all(|s| matches!(s, Sample::Running { pieces: 0, .. }));
+                let only_unstarted =
+                    self.samples[given..].iter().all(|s| matches!(s, Sample::Running { pieces: 0, .. }));
                 if given > 0 && only_unstarted {
                     self.samples.truncate(given);
                 } else {

@@ -1,14 +1,15 @@
 //! Expanding thoughts: all of a step at once, so that the engine batches them; thoughts grow in the order of asking.
 
+use super::Controller;
 use super::flight::{Ask, Lost};
 use super::grow::Proposal;
 use super::prompt::{self, Subject};
-use super::{Controller, told};
 use crate::base::{Error, Result, rng};
 use crate::lm::{Constraint, Finish, Generate, Mode, StreamKey};
-use crate::search::event::{Author, Event, Purpose, Reason};
+use crate::search::event::{Author, Event, Purpose};
 use crate::search::tree::{NodeId, Status};
 use crate::strategy::{Constrain, GenerateKind, Thought};
+use crate::task::constrain::Refuter;
 use rand::Rng;
 use std::sync::Arc;
 
@@ -41,14 +42,13 @@ impl Controller {
                 // What comes in after the answer is counted, not grown: the answer is the last word.
                 _ if self.ending.is_some() => {}
                 Ok(completion) => {
-                    match &completion.finish {
-                        Finish::Failed(why) => {
-                            self.note(format!("a sample for thought {} failed: {why}", landed.node));
-                            failed[landed.ask].get_or_insert_with(|| Error::fault(why.clone()));
-                        }
-                        _ => served = true,
+                    if let Finish::Failed(why) = completion.finish {
+                        self.note(format!("a sample for thought {} failed: {why}", landed.node));
+                        failed[landed.ask].get_or_insert(Error::fault(why));
+                        continue;
                     }
-                    if self.strategy.generate.kind == GenerateKind::Propose && !matches!(completion.finish, Finish::Failed(_)) {
+                    served = true;
+                    if self.strategy.generate.kind == GenerateKind::Propose {
                         self.propose_list(landed.node, &completion.text);
                     } else {
                         self.propose_sample(landed.node, completion);
@@ -62,6 +62,10 @@ impl Controller {
             proposals[landed.ask] += self.ledger.proposals - before;
         }
         for (ask, node) in asked.iter().enumerate() {
+            // What came in after the end was not used, so this thought was not expanded.
+            if self.ending.is_some() && proposals[ask] == 0 {
+                continue;
+            }
             self.expanded(*node, proposals[ask]);
             if let Some(error) = failed[ask].take().filter(|_| self.tree.node(*node).children.is_empty()) {
                 self.close(*node, error.message());
@@ -95,7 +99,8 @@ impl Controller {
     }
 
     fn breadth(&self) -> Result<usize> {
-        let own = || prompt::count(&self.strategy.generate.n, &self.puzzle.inputs(), &self.strategy.origin, "generate.n");
+        let own =
+            || prompt::count(&self.strategy.generate.n, &self.puzzle.inputs(), &self.strategy.origin, "generate.n");
         self.breadth.map_or_else(own, Ok)
     }
 
@@ -107,8 +112,7 @@ impl Controller {
         let inputs = self.puzzle.inputs();
         let max_tokens = prompt::count(&generate.max_tokens, &inputs, &strategy.origin, "generate.max_tokens")?;
         let max_tokens = self.ledger.tokens_each(asks * n, max_tokens);
-        let subject = Subject { node, path: true, extra: vec![("n", breadth.into())] };
-        let prompt = self.prompt(&generate.prompt, generate.format, subject, max_tokens)?;
+        let prompt = self.prompt(&generate.prompt, generate.format, Subject::After(node), max_tokens)?;
         let mut sampling = generate.sampling.clone();
         if let Some(temperature) = self.temperature {
             sampling.temperature = temperature;
@@ -124,6 +128,8 @@ impl Controller {
     fn constraint(&self, node: NodeId) -> Result<Option<Arc<dyn Constraint>>> {
         let prefix = self.tree.path_text(node);
         Ok(match (&self.strategy.generate.constrain, self.strategy.generate.thought) {
+            // No mask; but where beginnings are checked, a text that became wrong is cut in its middle.
+            (Constrain::None, _) if self.checks_partial() => Some(Arc::new(Refuter::new(self.puzzle.clone(), prefix))),
             (Constrain::None, _) => None,
             (Constrain::Puzzle, Thought::Step) => {
                 let steps = self.puzzle.next_steps(&prefix);
@@ -134,7 +140,8 @@ impl Controller {
             }
             (Constrain::Puzzle, Thought::Answer) => Some(self.puzzle.answer_constraint(&prefix)),
             (Constrain::Choice(choices), _) => Some(prompt::choices(choices.clone())),
-            (Constrain::Regex(regex), _) => Some(Arc::new(Pattern::new(regex)?)),
+            // A pattern is checked when the text is whole: it cannot tell which beginnings may still match.
+            (Constrain::Regex(_), _) => None,
         })
     }
 
@@ -233,7 +240,9 @@ fn unnumbered(line: &str) -> &str {
     let opened = line.strip_prefix('(');
     if let Some(rest) = opened {
         let inner = rest.trim_start_matches(|c: char| c.is_ascii_digit());
-        if inner.len() < rest.len() && let Some(rest) = inner.strip_prefix(") ") {
+        if inner.len() < rest.len()
+            && let Some(rest) = inner.strip_prefix(") ")
+        {
             return rest.trim();
         }
     }

@@ -8,7 +8,7 @@ use crate::lm::{Completion, Finish, Usage};
 use crate::search::evaluate::{Part, checker};
 use crate::search::event::{Author, Event, Reason};
 use crate::search::tree::{NodeId, Status};
-use crate::strategy::{Evaluator, GenerateKind, Thought};
+use crate::strategy::{Constrain, Evaluator, GenerateKind, Thought};
 use crate::task::{Partial, Verdict};
 
 /// What someone proposes as a thought.
@@ -63,13 +63,16 @@ impl Controller {
 
     /// Grows a thought from a proposal, unless it is empty, known or over the limit.
     pub(super) fn propose(&mut self, parent: NodeId, proposal: Proposal) -> Option<NodeId> {
-        self.ledger.proposals += 1;
         let Proposal { text, by, logprob, token_logprobs, usage, finish } = proposal;
-        if let Finish::Failed(why) = &finish {
-            return self.drop_proposal(parent, text, why.clone());
-        }
+        self.ledger.proposals += 1;
         if text.trim().is_empty() {
             return self.drop_proposal(parent, text, "empty".into());
+        }
+        if let Some(pattern) =
+            self.pattern.as_ref().filter(|pattern| by == Author::Model && !pattern.is_match(text.trim()))
+        {
+            let why = format!("does not match the pattern {}", pattern.as_str());
+            return self.drop_proposal(parent, text, why);
         }
         if let Some(reason) = self.ledger.thoughts_used_up() {
             let why = reason.to_string();
@@ -101,26 +104,29 @@ impl Controller {
         if self.strategy.generate.thought == Thought::Answer {
             let answer = self.answer_in(&self.tree.node(node).text);
             let verdict = self.puzzle.check(&answer);
-            self.check_off(node, verdict, Some(finish));
+            self.check_off(node, verdict, finish);
             return;
         }
         let path = self.tree.path_text(node);
-        let partial = self.puzzle.check_partial(&path);
-        match partial {
-            Partial::Possible { complete: true, .. } => {
-                let verdict = self.puzzle.check(&path);
-                // A whole answer that is not right yet may still be one with more steps (sets grow).
-                if verdict.error_score == 0 || self.puzzle.next_steps(&path).is_empty() {
-                    self.check_off(node, verdict, Some(finish));
-                    return;
-                }
-            }
+        let complete = match self.puzzle.check_partial(&path) {
             Partial::Wrong { score, why } if self.checks_partial() => {
                 self.emit_score(node, &[Part::of(checker::NAME, score, why.clone())]);
                 self.prune(node, &why);
                 return;
             }
-            _ => {}
+            Partial::Wrong { .. } => false,
+            Partial::Possible { complete, .. } => complete,
+        };
+        // Where steps are drawn from the puzzle, the last one is known by that; free text may go on for ever.
+        let drawn = self.strategy.generate.constrain == Constrain::Puzzle;
+        let last = (complete || drawn) && self.puzzle.next_steps(&path).is_empty();
+        if complete || last {
+            let verdict = self.puzzle.check(&path);
+            // A whole answer that is not right yet may still grow (a set's may end after any element).
+            if verdict.error_score == 0 || last {
+                self.check_off(node, verdict, finish);
+                return;
+            }
         }
         let status = match finish {
             Finish::Refuted(why) => {
@@ -136,11 +142,11 @@ impl Controller {
     }
 
     /// A whole answer: right or closed.
-    fn check_off(&mut self, node: NodeId, verdict: Verdict, finish: Option<&Finish>) {
+    fn check_off(&mut self, node: NodeId, verdict: Verdict, finish: &Finish) {
         let part = Part::of(checker::NAME, verdict.score(), verdict.why.clone());
         let mut why = verdict.why.clone();
-        if let Some(cut @ (Finish::Length | Finish::Context(_) | Finish::Refuted(_))) = finish {
-            why = format!("{why} ({})", told(cut));
+        if matches!(finish, Finish::Length | Finish::Context(_) | Finish::Refuted(_)) {
+            why = format!("{why} ({})", told(finish));
         }
         let right = verdict.error_score == 0;
         self.checked.insert(node, verdict);
@@ -152,7 +158,8 @@ impl Controller {
         }
     }
 
-    fn checks_partial(&self) -> bool {
+    /// Whether the strategy has beginnings checked by the puzzle.
+    pub(super) fn checks_partial(&self) -> bool {
         self.strategy.evaluate.iter().any(|e| matches!(e, Evaluator::Checker { partial: true }))
     }
 
@@ -185,7 +192,9 @@ fn answer_in(text: &str) -> &str {
     const MARK: &str = "answer:";
     let lower = text.to_ascii_lowercase();
     if let Some(at) = lower.rfind(MARK) {
-        return text[at + MARK.len()..].trim_start_matches(['*', '_']).trim();
+        return text[at + MARK.len()..]
+            .trim_start_matches(|c: char| c.is_whitespace() || c == '*' || c == '_')
+            .trim_end();
     }
     let last_list = text.rfind(']').and_then(|end| Some((text[..end].rfind('[')?, end)));
     match last_list {

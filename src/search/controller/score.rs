@@ -150,14 +150,9 @@ impl Controller {
                 return Err(Error::fault("this evaluator asks no judge"));
             }
         };
-        let mut extra = Vec::new();
-        if purpose == Purpose::Vote {
-            extra.push(("candidates", candidates.into()));
-        } else {
-            extra.push(("thought", self.tree.node(node).text.clone().into()));
-        }
+        let subject = if purpose == Purpose::Vote { Subject::Among(candidates) } else { Subject::Of(node) };
         let max_tokens = self.ledger.tokens_each(n, max_tokens);
-        let prompt = self.prompt(prompt, format, Subject { node, path: false, extra }, max_tokens)?;
+        let prompt = self.prompt(prompt, format, subject, max_tokens)?;
         let generate = Generate {
             prompt,
             mode: Mode::Sample,
@@ -180,7 +175,7 @@ impl Controller {
         let Some(parent) = thought.parent else { return logprob::score(&[]) };
         let text = thought.text.clone();
         let strategy = self.strategy.clone();
-        let subject = Subject { node: parent, path: true, extra: Vec::new() };
+        let subject = Subject::After(parent);
         let prompt = match self.prompt(&strategy.generate.prompt, strategy.generate.format, subject, 0) {
             Ok(prompt) => prompt,
             Err(error) => return Part::missing(logprob::NAME, error.to_string(), 0),

@@ -15,15 +15,35 @@ pub enum Order {
     Rescore(NodeId),
 }
 
+impl Order {
+    fn node(self) -> NodeId {
+        match self {
+            Self::Expand(node) | Self::Rescore(node) => node,
+        }
+    }
+}
+
 /// How to take back one act.
 #[derive(Debug)]
 pub enum Undo {
     Statuses(Vec<(NodeId, Status, Option<String>)>),
-    Text { node: NodeId, text: String, statuses: Vec<(NodeId, Status, Option<String>)> },
+    Text {
+        node: NodeId,
+        text: String,
+        statuses: Vec<(NodeId, Status, Option<String>)>,
+    },
     Added(NodeId),
     /// Children that came after the first so many are pruned again.
-    Expanded { node: NodeId, children: usize, statuses: Vec<(NodeId, Status, Option<String>)> },
-    Scored { node: NodeId, score: Option<f64>, parts: Vec<ScorePart> },
+    Expanded {
+        node: NodeId,
+        children: usize,
+        statuses: Vec<(NodeId, Status, Option<String>)>,
+    },
+    Scored {
+        node: NodeId,
+        score: Option<f64>,
+        parts: Vec<ScorePart>,
+    },
     Breadth(Option<usize>),
     Temperature(Option<f32>),
     Budget(Limits),
@@ -37,7 +57,9 @@ impl Controller {
     /// Obeys, and tells which thoughts' running requests have lost their purpose.
     pub(super) fn obey_during(&mut self, command: Command) -> Vec<NodeId> {
         self.emit(Event::Act { command: command.clone() });
-        if let Some(node) = about(&command) && self.tree.get(node).is_none() {
+        if let Some(node) = about(&command)
+            && self.tree.get(node).is_none()
+        {
             self.note(format!("there is no thought {node}"));
             return Vec::new();
         }
@@ -156,14 +178,17 @@ impl Controller {
         let before = self.statuses(node);
         let pruned = self.prune(node, "pruned by the user");
         let changed = before.into_iter().filter(|(id, ..)| pruned.contains(id)).collect();
-        self.orders.retain(|Order::Expand(id) | Order::Rescore(id)| !pruned.contains(id));
+        self.orders.retain(|order| !pruned.contains(&order.node()));
         self.undo.push(Undo::Statuses(changed));
         pruned
     }
 
     fn pin(&mut self, node: NodeId) {
         let at = self.tree.node(node);
-        if node == NodeId::ROOT || matches!(at.status, Status::Answer | Status::Pinned) || self.checked.contains_key(&node) {
+        if node == NodeId::ROOT
+            || matches!(at.status, Status::Answer | Status::Pinned)
+            || self.checked.contains_key(&node)
+        {
             self.note(format!("thought {node} needs no pin"));
             return;
         }
@@ -202,7 +227,7 @@ impl Controller {
     fn rewrite(&mut self, node: NodeId, text: String) {
         let below = self.tree.subtree(node);
         self.states.retain(|_, first| !below.contains(first));
-        self.orders.retain(|Order::Expand(id) | Order::Rescore(id)| !below.contains(id));
+        self.orders.retain(|order| !below.contains(&order.node()));
         for id in below {
             self.ids.remove(&id);
             self.holds.remove(&id);

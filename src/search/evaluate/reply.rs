@@ -77,23 +77,21 @@ fn numbers(text: &str) -> Vec<Number> {
         let (Some(all), Some(number)) = (captures.get(0), captures.name("number")) else { continue };
         let before = text[..number.start()].chars().next_back();
         let after = text[all.end()..].chars().next();
-        // `step2`, `8th`, `2.1.3` and the second half of `7-8` are not numbers that stand alone. A bare `-` directly
-        // after a word or digit joins, it does not negate; the number is then unreadable rather than negative.
-        let joined = before.is_some_and(|c| c.is_alphanumeric() || c == '_' || c == '.');
-        let continued = after.is_some_and(|c| c.is_alphanumeric() || c == '_')
+        // `step2` and `8th` are words, not numbers.
+        let word = |c: char| c.is_alphabetic() || c == '_';
+        if before.is_some_and(word) || after.is_some_and(word) {
+            continue;
+        }
+        // Neither `7-8` nor `2.1.3` says one number: unreadable rather than a guess.
+        let joined = before.is_some_and(|c| c.is_numeric() || c == '.')
             || (after == Some('.') && text[all.end() + 1..].starts_with(|c: char| c.is_ascii_digit()));
-        let value = number.as_str().replace('−', "-").parse().unwrap_or(f64::NAN);
+        let value = if joined { f64::NAN } else { number.as_str().replace('−', "-").parse().unwrap_or(f64::NAN) };
         let of = captures.name("of").map(|of| match captures.name("whole") {
             Some(whole) => whole.as_str().parse().unwrap_or(f64::NAN),
             None if of.as_str().trim() == "%" => 100.0,
             None => f64::NAN,
         });
-        let value = if joined || continued { f64::NAN } else { value };
         found.push(Number { value, of, labelled: captures.name("label").is_some() });
-    }
-    // `step2` and the like are no numbers at all; they only make a reply unreadable where nothing else stands in it.
-    if found.iter().any(|n| !n.value.is_nan()) {
-        found.retain(|n| !n.value.is_nan());
     }
     found
 }
@@ -224,9 +222,19 @@ mod tests {
         check("85 %", TEN, Some(8.5));
         check("4/5", Scale { low: 1.0, high: 5.0 }, Some(4.0));
         check("score: 3, so the score is 3.0", TEN, Some(3.0));
-        for unreadable in
-            ["", "no score given", "(no score given)", "1e400", "7-8", "7 or 8", "score: 3; score: 4", "8/0", "v2.1.3", "NaN", "inf"]
-        {
+        for unreadable in [
+            "",
+            "no score given",
+            "(no score given)",
+            "1e400",
+            "7-8",
+            "7 or 8",
+            "score: 3; score: 4",
+            "8/0",
+            "v2.1.3",
+            "NaN",
+            "inf",
+        ] {
             check(unreadable, TEN, None);
         }
     }
@@ -280,15 +288,36 @@ mod tests {
     #[test]
     fn only_an_unambiguous_vote_counts() {
         let check = |reply: &str, expected: Option<usize>| assert_eq!(vote(reply, 3).ok(), expected, "{reply:?}");
-        for good in ["The best choice is 2", "2", " (2). ", "I vote for 2", "candidate #2", "best choice: **2**",
-            "Choice 1 is not sorted.\nThe best choice is 2.", "Option 2 is the best.", "answer: 02"]
-        {
+        for good in [
+            "The best choice is 2",
+            "2",
+            " (2). ",
+            "I vote for 2",
+            "candidate #2",
+            "best choice: **2**",
+            "Choice 1 is not sorted.\nThe best choice is 2.",
+            "Option 2 is the best.",
+            "answer: 02",
+        ] {
             check(good, Some(2));
         }
-        for bad in ["Neither.", "Both 1 and 3 look fine, hard to say", "best choice: 7", "", "0", "2 or 3", "The best choice is 2 or 3",
-            "The best choice is 2/3", "The best choice is 2.5", "There are 3 candidates, none is good", "The best choice is not 2",
-            "The best choice is 1. The best choice is 2.", "99999999999999999999999", "-2", "choice two"]
-        {
+        for bad in [
+            "Neither.",
+            "Both 1 and 3 look fine, hard to say",
+            "best choice: 7",
+            "",
+            "0",
+            "2 or 3",
+            "The best choice is 2 or 3",
+            "The best choice is 2/3",
+            "The best choice is 2.5",
+            "There are 3 candidates, none is good",
+            "The best choice is not 2",
+            "The best choice is 1. The best choice is 2.",
+            "99999999999999999999999",
+            "-2",
+            "choice two",
+        ] {
             check(bad, None);
         }
     }

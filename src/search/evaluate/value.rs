@@ -42,7 +42,9 @@ pub fn judge(replies: &[Result<String, String>], labels: &BTreeMap<String, f64>)
         }
     }
     let detail = told.join(", ");
-    if read == 0 { Part::missing(NAME, detail, replies.len()) } else {
+    if read == 0 {
+        Part::missing(NAME, detail, replies.len())
+    } else {
         let mut part = Part::of(NAME, sum / read as f64, detail);
         part.invalid = replies.len() - read;
         part
@@ -67,7 +69,8 @@ mod tests {
 
     #[test]
     fn without_a_readable_reply_there_is_no_value() {
-        let part = judge(&[Ok("(no score given)".into()), Err("the script has no more replies".into())], &BTreeMap::new());
+        let part =
+            judge(&[Ok("(no score given)".into()), Err("the script has no more replies".into())], &BTreeMap::new());
         assert_eq!((part.value, part.invalid), (None, 2));
     }
 

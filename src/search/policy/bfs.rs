@@ -48,7 +48,10 @@ mod tests {
 
         let mut grown = tree(&[(0, 0.2, 0.0), (0, 0.9, 0.0), (0, 0.5, 0.0)]);
         expanded(&mut grown, &[0]);
-        assert_eq!(policy_next(&grown, &plan), Step::Prune(vec![(NodeId(1), "not among the best 2 of level 1".into())]));
+        assert_eq!(
+            policy_next(&grown, &plan),
+            Step::Prune(vec![(NodeId(1), "not among the best 2 of level 1".into())])
+        );
         set(&mut grown, 1, Status::Pruned);
         assert_eq!(policy_next(&grown, &plan), Step::Expand(ids(&[2, 3])));
     }

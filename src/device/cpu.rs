@@ -12,17 +12,17 @@
 //! instruction set. Nothing is allocated in a step once the largest one has been seen, except the logits handed out.
 
 pub mod arena;
-pub mod dense;
-pub mod form;
+pub(crate) mod dense;
+pub(crate) mod form;
 mod head;
-pub mod input;
-pub mod lanes;
-pub mod ops;
-pub mod pack;
-pub mod pool;
-pub mod product;
-pub mod rope;
-pub mod shared;
+pub(crate) mod input;
+pub(crate) mod lanes;
+pub(crate) mod ops;
+pub(crate) mod pack;
+pub(crate) mod pool;
+pub(crate) mod product;
+pub(crate) mod rope;
+pub(crate) mod shared;
 pub mod simd;
 
 use super::attend::AttendWork;
@@ -127,22 +127,22 @@ impl CpuDevice {
     pub fn new(weights: Weights, options: CpuOptions) -> Result<Self> {
         let Weights { shape, embed, layers, norm, output } = weights;
         check_shape(&shape, layers.len())?;
-        let mut pool = Pool::new(options.threads)?;
+        let pool = Pool::new(options.threads)?;
         let arena = Arena::new(options.kv, options.pages, shape.layers, shape.kv_heads, shape.head_size)?;
         let (h, q, kv) = (shape.hidden, shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
-        let mut pack = |name: &str, weight: &Weight, rows: usize, cols: usize| {
+        let pack = |name: &str, weight: &Weight, rows: usize, cols: usize| {
             if (weight.rows, weight.cols) != (rows, cols) {
                 return Err(Error::input(format!(
                     "{name} is [{}, {}], not the [{rows}, {cols}] that the model's sizes ask for",
                     weight.rows, weight.cols
                 )));
             }
-            Packed::new(weight, &mut pool).map_err(|e| e.context(name))
+            Packed::new(weight, &pool).map_err(|e| e.context(name))
         };
         let mut packed = Vec::with_capacity(layers.len());
         for (l, layer) in layers.into_iter().enumerate() {
             let norm = |name: &str, weight: Vec<f32>| check_norm(&format!("layer {l}: {name}"), weight, h);
-            let mut pack =
+            let pack =
                 |name: &str, weight: Weight, rows, cols| pack(&format!("layer {l}: {name}"), &weight, rows, cols);
             packed.push(Layer {
                 attn_norm: norm("attention norm", layer.attn_norm)?,

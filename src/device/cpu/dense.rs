@@ -9,7 +9,7 @@ use crate::kv::PAGE_TOKENS;
 
 /// `out[row] = softmax(q·Kᵀ / √d)·V` over the tokens each row sees; `q` and `out` are `[rows][heads][head size]`, in batch
 /// order. A row that sees nothing gives zeros.
-pub fn attend(work: &AttendWork, kv: KvLayer<'_>, q: &[f32], out: &mut [f32], shape: &Shape, pool: &mut Pool) {
+pub fn attend(work: &AttendWork, kv: KvLayer<'_>, q: &[f32], out: &mut [f32], shape: &Shape, pool: &Pool) {
     let (d, width) = (shape.head_size, shape.heads * shape.head_size);
     let out = Shared::new(out);
     pool.run(work.order.len(), &|r, _| {

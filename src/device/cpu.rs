@@ -12,7 +12,7 @@
 //! instruction set. Nothing is allocated in a step once the largest one has been seen, except the logits handed out.
 
 pub mod arena;
-pub(crate) mod dense;
+pub mod attend;
 pub(crate) mod form;
 mod head;
 pub(crate) mod input;
@@ -31,6 +31,7 @@ use super::{Device, HeadRow, Shape, Step, Times};
 use crate::base::{Error, Result};
 use crate::kv::{PAGE_TOKENS, Slot};
 use arena::{Arena, KvNumber};
+use attend::{Attention, Heads};
 use ops::{Epilogue, Ops, Projection, Rows, Wants, lock};
 use pack::Packed;
 use pool::Pool;
@@ -115,6 +116,7 @@ pub struct CpuDevice {
     /// `None`: tied to `embed`.
     output: Option<Packed>,
     arena: Arena,
+    attention: Attention,
     rope: RopeTable,
     pool: Pool,
     workers: Vec<Mutex<Worker>>,
@@ -163,6 +165,11 @@ impl CpuDevice {
             layers: packed,
             norm: check_norm("output norm", norm, h)?,
             output,
+            attention: Attention::new(Heads {
+                heads: shape.heads,
+                kv_heads: shape.kv_heads,
+                head_size: shape.head_size,
+            })?,
             arena,
             rope: RopeTable::new(&shape.rope, shape.head_size),
             workers: (0..pool.threads()).map(|_| Mutex::default()).collect(),
@@ -288,10 +295,11 @@ impl Device for CpuDevice {
 
     fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()> {
         let start = Instant::now();
-        let Self { shape, arena, pool, state, .. } = self;
+        let Self { shape, arena, attention, pool, state, .. } = self;
         let numbers = state.positions.len() * shape.heads * shape.head_size;
         input::grow(&mut state.o, numbers);
-        dense::attend(work, arena.layer(layer), &state.q[..numbers], &mut state.o[..numbers], shape, pool);
+        let parallel = |tasks: usize, f: &(dyn Fn(usize) + Sync)| pool.run(tasks, &|task, _| f(task));
+        attention.run(work, arena.layer(layer), &state.q[..numbers], &mut state.o[..numbers], &parallel);
         self.times.attention += start.elapsed().as_secs_f64();
         Ok(())
     }

@@ -16,7 +16,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Instructions a rendering may take: long conversations need some ten thousand.
-const FUEL: u64 = 2_000_000;
+const FUEL: u64 = 200_000;
+/// Stack of a rendering. Values that a template nests are freed by recursion; with this fuel it cannot nest them so
+/// deep that this overflows, while a thread's usual two megabytes would.
+const STACK: usize = 64 << 20;
 /// Bytes a rendering may write.
 const MAX_OUTPUT: usize = 16 << 20;
 const MAX_SOURCE: u64 = 1 << 20;
@@ -59,9 +62,7 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         functions::add(&mut environment);
-        environment
-            .add_template_owned(NAME, tags::make_transparent(source))
-            .map_err(|e| refused(origin, &e))?;
+        environment.add_template_owned(NAME, tags::make_transparent(source)).map_err(|e| refused(origin, &e))?;
         Ok(Self {
             environment: Arc::new(environment),
             bos: bos.to_string(),
@@ -78,6 +79,28 @@ impl ChatTemplate {
 
     /// The prompt for `messages`; `add_generation_prompt` opens the assistant's turn.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let output = std::thread::scope(|scope| {
+            let rendering = std::thread::Builder::new()
+                .name("template".to_string())
+                .stack_size(STACK)
+                .spawn_scoped(scope, || self.render_here(messages, add_generation_prompt))
+                .map_err(|e| Error::fault(format!("no thread for the chat template: {e}")))?;
+            rendering.join().unwrap_or_else(|_| {
+                Err(Error::input(format!("{}: the chat template could not be rendered; {REMEDY}", self.origin)))
+            })
+        })?;
+        let text = String::from_utf8(output).map_err(|_| Error::input(format!("{}: wrote no text", self.origin)))?;
+        if text.is_empty() {
+            return Err(Error::input(format!(
+                "{}: the chat template made an empty prompt of {} messages; {REMEDY}",
+                self.origin,
+                messages.len()
+            )));
+        }
+        Ok(text)
+    }
+
+    fn render_here(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Vec<u8>> {
         let turns = messages.iter().map(|m| context! { role => m.role.as_str(), content => m.content.as_str() });
         let values = context! {
             messages => turns.collect::<Vec<Value>>(),
@@ -90,15 +113,7 @@ impl ChatTemplate {
         let template = self.environment.get_template(NAME).map_err(|e| refused(&self.origin, &e))?;
         let mut output = Bounded(Vec::new());
         template.render_captured_to(values, &mut output).map_err(|e| refused(&self.origin, &e))?;
-        let text = String::from_utf8(output.0).map_err(|_| Error::input(format!("{}: wrote no text", self.origin)))?;
-        if text.is_empty() {
-            return Err(Error::input(format!(
-                "{}: the chat template made an empty prompt of {} messages; {REMEDY}",
-                self.origin,
-                messages.len()
-            )));
-        }
-        Ok(text)
+        Ok(output.0)
     }
 }
 
@@ -144,8 +159,8 @@ pub fn of_folder(folder: &Path) -> Result<Option<(String, String)>> {
     }
     let path = folder.join("tokenizer_config.json");
     let Some(text) = read_text_if_there(&path, 32 << 20)? else { return Ok(None) };
-    let config: serde_json::Value = serde_json::from_str(&text)
-        .map_err(|e| Error::input(format!("{}: cannot be read: {e}", path.display())))?;
+    let config: serde_json::Value =
+        serde_json::from_str(&text).map_err(|e| Error::input(format!("{}: cannot be read: {e}", path.display())))?;
     let source = match config.get("chat_template") {
         Some(serde_json::Value::String(source)) => Some(source.clone()),
         Some(serde_json::Value::Array(list)) => {

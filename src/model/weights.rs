@@ -206,9 +206,7 @@ pub fn numbers(tensor: &Stored<'_>) -> Result<Vec<f32>> {
     let bytes = &tensor.file[tensor.range.clone()];
     let two = |pair: &[u8]| u16::from_le_bytes([pair[0], pair[1]]);
     let values: Vec<f32> = match tensor.kind {
-        Some(GgmlDType::F32) => {
-            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-        }
+        Some(GgmlDType::F32) => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
         Some(GgmlDType::F16) => bytes.chunks_exact(2).map(|b| f16::from_bits(two(b)).to_f32()).collect(),
         Some(GgmlDType::BF16) => bytes.chunks_exact(2).map(|b| bf16::from_bits(two(b)).to_f32()).collect(),
         _ => return Err(Error::input(format!("is of type {}; F32, F16 or BF16 is needed", tensor.kind_name))),

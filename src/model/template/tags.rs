@@ -37,7 +37,8 @@ pub fn make_transparent(source: &str) -> String {
 /// A tag's words, and what stands before and after them (delimiters, dashes, space).
 fn parts(tag: &str) -> (&str, &str, &str) {
     let inner_end = tag.len() - 2;
-    let start = tag[2..inner_end].find(|c: char| !c.is_whitespace() && c != '-' && c != '+').map_or(inner_end, |i| i + 2);
+    let start =
+        tag[2..inner_end].find(|c: char| !c.is_whitespace() && c != '-' && c != '+').map_or(inner_end, |i| i + 2);
     let end = tag[start..inner_end]
         .rfind(|c: char| !c.is_whitespace() && c != '-' && c != '+')
         .map_or(start, |i| start + i + tag[start + i..].chars().next().map_or(1, char::len_utf8));

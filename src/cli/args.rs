@@ -290,30 +290,8 @@ pub struct CompleteArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
-    /// Tree attention: methods side by side on the same tree
-    Attention(BenchAttentionArgs),
     /// Decode and prefill speed of the engine
     Decode(BenchDecodeArgs),
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct BenchAttentionArgs {
-    /// nodes per level / tokens per level (1,20/4000,100), a tree file, a recording, or random:SEED
-    #[arg(long, default_value = "1,20/4000,100")]
-    pub tree: String,
-    /// Query heads / K/V heads
-    #[arg(long, default_value = "9/3")]
-    pub heads: String,
-    #[arg(long, default_value_t = 64)]
-    pub head_size: usize,
-    #[arg(long, default_value = "f16")]
-    pub dtype: String,
-    /// Methods, separated by commas [default: all]
-    #[arg(long, value_delimiter = ',')]
-    pub method: Vec<String>,
-    /// CUDA: layers in the captured graph
-    #[arg(long, default_value_t = 1)]
-    pub graph_layers: usize,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -324,6 +302,9 @@ pub struct BenchDecodeArgs {
     /// Branches that share it
     #[arg(long, default_value = "1,10,20,32", value_delimiter = ',')]
     pub branches: Vec<usize>,
+    /// Tokens of its own that each branch has before the first measured step
+    #[arg(long, default_value_t = 0)]
+    pub own: usize,
     /// Tokens decoded on each branch
     #[arg(long, default_value_t = 32)]
     pub steps: usize,

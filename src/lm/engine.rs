@@ -98,6 +98,7 @@ impl EngineLm {
     pub fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         let form = match prompt.format {
             Format::Completion => Form::Completion,
+            Format::Raw => Form::Raw,
             Format::Chat => Form::Chat,
         };
         let tail: Vec<Tail<'_>> = prompt

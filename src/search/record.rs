@@ -11,7 +11,7 @@ mod read;
 
 pub use folder::{LIMIT_BYTES, runs_folder, state_folder};
 pub use header::Header;
-pub use read::{Recorded, find, read};
+pub use read::{Recorded, find, newest, read};
 
 use super::event::Event;
 use crate::base::{Error, Result};

@@ -56,6 +56,7 @@ impl Task for Sorting {
         &[
             ("puzzle.len", "how many numbers there are, and so how many steps an answer takes"),
             ("puzzle.input", "the numbers as text: `94580730` in compact form, else `42, 7, -3`"),
+            ("puzzle.list", "the numbers separated by commas, whatever the form"),
             ("puzzle.form", "`compact` where every number is a single digit, else `list`"),
             ("puzzle.lead", "what stands between `Output:` and the answer: a space in compact form, else nothing"),
             ("puzzle.examples", "solved examples of the same length and form: a list of {input, output}"),
@@ -205,6 +206,7 @@ impl Puzzle for SortingPuzzle {
         json!({"puzzle": {
             "len": self.numbers.len(),
             "input": self.text(&self.numbers),
+            "list": commas(&self.numbers),
             "form": self.form.name(),
             "lead": if self.compact() { " " } else { "" },
             "examples": examples,

@@ -9,8 +9,8 @@ mod folder;
 mod header;
 mod read;
 
-pub use folder::{LIMIT_BYTES, runs_folder, state_folder};
-pub use header::Header;
+pub use folder::{LIMIT_BYTES, runs_folder, state_folder, utc_now};
+pub use header::{Header, without_secrets};
 pub use read::{Recorded, find, newest, read};
 
 use super::event::Event;

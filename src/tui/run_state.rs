@@ -201,6 +201,7 @@ impl RunState {
                     Status::Open | Status::Closed => {}
                 }
             }
+            Event::Expanded { .. } => {}
             Event::Edited { node, .. } => {
                 self.pieces.remove(node);
                 self.say(LogKind::Act, format!("{node} edited by hand"), Some(*node));

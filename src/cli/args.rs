@@ -20,6 +20,8 @@ pub struct Cli {
 pub enum Command {
     /// Solve one puzzle, on the screen or without it
     Solve(SolveArgs),
+    /// Solve many puzzles with several strategies, without a screen
+    Eval(EvalArgs),
     /// Watch a recorded run again
     Replay(ReplayArgs),
     /// Check strategy files
@@ -165,6 +167,42 @@ pub struct LimitArgs {
     /// Stop after this many seconds
     #[arg(long, value_name = "S")]
     pub max_seconds: Option<f64>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct EvalArgs {
+    /// Kind of puzzle
+    #[arg(long, default_value = "sorting", value_name = "TASK")]
+    pub task: String,
+    /// Puzzles from a data file (CSV or JSON lines)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "count"])]
+    pub data: Option<PathBuf>,
+    /// Sizes of generated puzzles
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub sizes: Vec<usize>,
+    /// Generated puzzles of each size
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub count: usize,
+    /// Strategies, by name or file
+    #[arg(long, value_name = "NAME|FILE", required = true, num_args = 1..)]
+    pub strategy: Vec<String>,
+    /// Folder of the results
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Puzzles in flight at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub parallel: u16,
+    /// Go on where an earlier run into the same folder stopped
+    #[arg(long)]
+    pub resume: bool,
+    /// Record every run into the folder's events/
+    #[arg(long)]
+    pub records: bool,
+    /// Only the i-th of n parts of the puzzles
+    #[arg(long, value_name = "i/n")]
+    pub shard: Option<String>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -47,7 +47,14 @@ impl RunScreen {
     }
 
     fn new(choice: Option<Choice>, replay: Option<Replay>) -> Self {
-        let wishes = Wishes { zoom: None, hidden: 0, tree_percent: 55, focus: Pane::Tree, time_bar: replay.is_some() };
+        let wishes = Wishes {
+            zoom: None,
+            hidden: 0,
+            tree_percent: 55,
+            tree_percent_of_three: 42,
+            focus: Pane::Tree,
+            time_bar: replay.is_some(),
+        };
         Self {
             state: RunState::default(),
             tree: TreeView::default(),

@@ -121,7 +121,7 @@ fn pretend(part: &str, events: &Events, mut commands: tokio::sync::mpsc::Unbound
             logprob: -0.4,
         });
         send(Event::Counters { counters: counters(step) });
-        if step % 16 == 0 {
+        if step.is_multiple_of(16) {
             for sample in 0..4 {
                 send(Event::Replied {
                     request: (step - 1) / 16,
@@ -253,7 +253,7 @@ impl Terminal {
         self.writer.flush().unwrap();
     }
 
-    fn to_run(&mut self) {
+    fn start_run(&mut self) {
         self.wait_for("sort 3 1 2");
         self.press("\r");
         self.wait_for("1 Tree");
@@ -309,7 +309,7 @@ impl Terminal {
 #[test]
 fn the_terminal_is_given_back_after_leaving() {
     let mut terminal = Terminal::open("stream");
-    terminal.to_run();
+    terminal.start_run();
     {
         let parser = terminal.screen.lock().unwrap();
         assert!(parser.screen().alternate_screen() && parser.screen().bracketed_paste());
@@ -325,7 +325,7 @@ fn the_terminal_is_given_back_after_leaving() {
 #[test]
 fn a_panic_of_any_thread_is_readable_and_ends_the_screen() {
     let mut terminal = Terminal::open("stream");
-    terminal.to_run();
+    terminal.start_run();
     terminal.press("s");
     assert_eq!(terminal.end(), 4);
     terminal.check_restored();
@@ -337,7 +337,7 @@ fn a_panic_of_any_thread_is_readable_and_ends_the_screen() {
 fn signals_give_the_terminal_back() {
     for (name, code) in [("-TERM", 143), ("-HUP", 129), ("-INT", 130)] {
         let mut terminal = Terminal::open("stream");
-        terminal.to_run();
+        terminal.start_run();
         terminal.signal(name);
         assert_eq!(terminal.end(), code, "{name}");
         terminal.check_restored();
@@ -359,7 +359,7 @@ fn a_start_that_fails_says_so_in_place() {
 #[test]
 fn an_idle_screen_writes_nothing_and_costs_next_to_nothing() {
     let mut terminal = Terminal::open("idle");
-    terminal.to_run();
+    terminal.start_run();
     std::thread::sleep(Duration::from_millis(800));
     let (bytes, cpu) = (terminal.bytes.load(Ordering::SeqCst), terminal.cpu_ms());
     std::thread::sleep(Duration::from_secs(2));
@@ -375,7 +375,7 @@ fn an_idle_screen_writes_nothing_and_costs_next_to_nothing() {
 #[test]
 fn streaming_stays_below_twenty_kilobytes_a_second() {
     let mut terminal = Terminal::open("stream");
-    terminal.to_run();
+    terminal.start_run();
     std::thread::sleep(Duration::from_millis(500));
     let bytes = terminal.bytes.load(Ordering::SeqCst);
     let start = Instant::now();
@@ -391,7 +391,7 @@ fn streaming_stays_below_twenty_kilobytes_a_second() {
 #[test]
 fn any_size_is_survived_and_the_keys_still_work() {
     let mut terminal = Terminal::open("stream");
-    terminal.to_run();
+    terminal.start_run();
     for (cols, rows) in [(14, 54), (10, 11), (40, 3), (3, 40), (2, 2), (1, 1), (300, 1), (80, 24)] {
         terminal.resize(cols, rows);
         // The mouse along the last column and row, as terminals report it.

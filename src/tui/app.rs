@@ -195,6 +195,8 @@ impl App {
         }
         self.dirty = true;
         self.ask_preview();
+        // The next input may come before the next picture, and must not meet rows of what is gone.
+        self.settle();
     }
 
     /// One event of the search.
@@ -231,6 +233,7 @@ impl App {
             self.dirty |= run.state.tick(now);
             if let Some(replay) = &mut run.replay {
                 self.dirty |= replay.tick(&mut run.state, now);
+                run.refresh();
             }
         }
         if let Screen::Loading(loading) = &self.screen {
@@ -351,7 +354,10 @@ impl App {
     /// Brings everything that depends on the size in line before a picture is made.
     pub fn settle(&mut self) {
         if is_too_small(self.area) {
-            // Selection and scroll positions wait for a larger window.
+            // Scroll positions wait for a larger window.
+            if let Some(run) = &mut self.run {
+                run.refresh();
+            }
             return;
         }
         let height = self.arrangement().and_then(|a| a.of(Pane::Tree)).map_or(1, |r| r.height.saturating_sub(2));

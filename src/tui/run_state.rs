@@ -129,7 +129,8 @@ pub struct RunState {
     pending: Option<Counters>,
     shown_at: Option<f64>,
     by_depth: Vec<u32>,
-    statuses: [u64; 5],
+    /// Changes against the beginning, when there is one open thought, the root.
+    statuses: [i64; 5],
     scores: [u32; SCORE_BINS],
 }
 
@@ -154,8 +155,6 @@ impl RunState {
                     seed: *seed,
                 });
                 self.limits = *budget;
-                self.statuses[Status::Open as usize] = 1;
-                self.by_depth = vec![1];
                 self.shape += 1;
                 self.say(LogKind::Info, format!("started {strategy} on {task} {puzzle}"), None);
             }
@@ -291,7 +290,8 @@ impl RunState {
     }
 
     pub fn with_status(&self, status: Status) -> u64 {
-        self.statuses[status as usize]
+        let root = i64::from(status == Status::Open);
+        u64::try_from(self.statuses[status as usize] + root).unwrap_or(0)
     }
 
     /// The best thought: the answer where there is one.
@@ -370,6 +370,9 @@ impl RunState {
 
     fn grown(&mut self, node: NodeId, parent: NodeId, text: &str, tokens: usize) {
         let depth = self.tree.node(node).depth;
+        if self.by_depth.is_empty() {
+            self.by_depth.push(1);
+        }
         if self.by_depth.len() <= depth {
             self.by_depth.resize(depth + 1, 0);
         }

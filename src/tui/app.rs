@@ -11,7 +11,7 @@ use super::start::{Catalog, Outcome as FormOutcome, Start};
 use super::theme::{Theme, ThemeName};
 use super::{Choice, ScreenOptions, StrategyItem};
 use crate::base::Result;
-use crate::search::event::{Command, Event as SearchEvent, Outcome};
+use crate::search::event::{Command, Event as SearchEvent, Outcome, Reason};
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind};
 use ratatui::layout::Rect;
 
@@ -195,6 +195,8 @@ impl App {
         }
         self.dirty = true;
         self.ask_preview();
+        // The next input may come before the next picture, and must not meet rows of what is gone.
+        self.settle();
     }
 
     /// One event of the search.
@@ -211,11 +213,12 @@ impl App {
         }
     }
 
-    /// The events of the run stopped.
+    /// The events of the run stopped. Without an end that is a failure, and is shown as one.
     pub fn search_gone(&mut self) {
-        if let Some(run) = self.run.as_mut().filter(|r| r.is_running()) {
-            run.state.cut_off();
-            self.complain("the search stopped without saying why");
+        if let Some(run) = self.run.as_ref().filter(|r| r.is_running()) {
+            let message = "the search stopped without saying why; this is a fault of the program".to_string();
+            let outcome = run.state.unfinished(Reason::Failed { message });
+            self.search_event(&SearchEvent::Ended { outcome });
         }
     }
 
@@ -230,6 +233,7 @@ impl App {
             self.dirty |= run.state.tick(now);
             if let Some(replay) = &mut run.replay {
                 self.dirty |= replay.tick(&mut run.state, now);
+                run.refresh();
             }
         }
         if let Screen::Loading(loading) = &self.screen {
@@ -350,7 +354,10 @@ impl App {
     /// Brings everything that depends on the size in line before a picture is made.
     pub fn settle(&mut self) {
         if is_too_small(self.area) {
-            // Selection and scroll positions wait for a larger window.
+            // Scroll positions wait for a larger window.
+            if let Some(run) = &mut self.run {
+                run.refresh();
+            }
             return;
         }
         let height = self.arrangement().and_then(|a| a.of(Pane::Tree)).map_or(1, |r| r.height.saturating_sub(2));
@@ -407,7 +414,7 @@ impl App {
         self.dirty = true;
     }
 
-    pub fn to_start(&mut self) {
+    pub fn back_to_start(&mut self) {
         if let Some(choice) = self.run.as_ref().and_then(|r| r.choice.clone()) {
             self.start.show(&choice);
         }
@@ -475,7 +482,7 @@ impl App {
             Screen::Start => self.start_key(event, key),
             Screen::Loading(_) => {
                 if key.code == KeyCode::Esc {
-                    self.to_start();
+                    self.back_to_start();
                 } else if self.keys.action(key, &[Group::Program]) == Some(Action::Quit) {
                     self.effect(Effect::Leave);
                 }
@@ -528,7 +535,7 @@ impl App {
         } else if replay_from_start {
             // A replay opened from the start screen goes back to it.
             self.run = None;
-            self.to_start();
+            self.back_to_start();
         } else {
             self.effect(Effect::Leave);
         }

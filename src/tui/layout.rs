@@ -8,6 +8,8 @@ use ratatui::layout::Rect;
 /// Smaller than this, only a note is shown.
 pub const MIN_WIDTH: u16 = 20;
 pub const MIN_HEIGHT: u16 = 8;
+/// From this width on there are three columns.
+pub const THREE_COLUMNS: u16 = 150;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pane {
@@ -53,7 +55,7 @@ impl Pane {
             Self::Speed => (4, Some(8)),
             Self::Link => (4, Some(6)),
             Self::Search => (5, Some(12)),
-            Self::Log => (4, Some(14)),
+            Self::Log => (4, None),
         }
     }
 }
@@ -64,8 +66,9 @@ pub struct Wishes {
     pub zoom: Option<Pane>,
     /// One bit for each hidden pane, by [`Pane`]'s order.
     pub hidden: u8,
-    /// The tree's share of the width, in percent.
+    /// The tree's share of the width, in percent: of two columns, and of three.
     pub tree_percent: u16,
+    pub tree_percent_of_three: u16,
     pub focus: Pane,
     pub time_bar: bool,
 }
@@ -123,7 +126,7 @@ pub fn arrange(area: Rect, wishes: &Wishes) -> Arrangement {
         let all = [Pane::Tree, Pane::Thought, Pane::Search, Pane::Memory, Pane::Speed, Pane::Log, Pane::Link];
         // In a low column the tree needs the room more than the numbers do.
         vec![shown(&all[..if body.height < 30 { 3 } else { 7 }])]
-    } else if area.width < 150 {
+    } else if area.width < THREE_COLUMNS {
         let tall = body.height >= 30;
         let left: &[Pane] = if tall { &[Pane::Tree, Pane::Log] } else { &[Pane::Tree] };
         let right: &[Pane] = if tall {
@@ -135,15 +138,15 @@ pub fn arrange(area: Rect, wishes: &Wishes) -> Arrangement {
     } else {
         vec![
             shown(&[Pane::Tree]),
-            shown(&[Pane::Thought, Pane::Log]),
-            shown(&[Pane::Memory, Pane::Speed, Pane::Search, Pane::Link]),
+            shown(&[Pane::Thought]),
+            shown(&[Pane::Memory, Pane::Speed, Pane::Search, Pane::Link, Pane::Log]),
         ]
     };
     let columns: Vec<_> = columns.into_iter().filter(|c| !c.is_empty()).collect();
     if columns.is_empty() {
         return one(Pane::Tree);
     }
-    let widths = column_widths(body.width, &columns, wishes.tree_percent);
+    let widths = column_widths(body.width, &columns, wishes);
     let mut panes = Vec::new();
     let mut x = body.x;
     for (column, width) in columns.iter().zip(&widths) {
@@ -154,25 +157,25 @@ pub fn arrange(area: Rect, wishes: &Wishes) -> Arrangement {
     Arrangement { header, panes, time_bar, footer, split }
 }
 
-fn column_widths(width: u16, columns: &[Vec<Pane>], tree_percent: u16) -> Vec<u16> {
+fn column_widths(width: u16, columns: &[Vec<Pane>], wishes: &Wishes) -> Vec<u16> {
     let share = |percent: u16| (u32::from(width) * u32::from(percent) / 100) as u16;
     match columns.len() {
         1 => vec![width],
         2 => {
-            let first = share(tree_percent).clamp(20, width - 20);
+            let first = share(wishes.tree_percent).clamp(20, width - 20);
             vec![first, width - first]
         }
         _ => {
             // Numbers need no more than 60 columns.
-            let first = share(tree_percent.min(70)).clamp(30, width - 80);
-            let last = ((width - first) / 2).min(60);
+            let first = share(wishes.tree_percent_of_three).clamp(30, width - 80);
+            let last = ((width - first) / 2).min(56);
             vec![first, width - first - last, last]
         }
     }
 }
 
-/// Puts panes below each other: as many as fit with their least height; what is left goes to those that can use it, and in
-/// the end to the first one.
+/// Puts panes below each other: as many as fit with their least height. What is left goes to those that can use it, up to
+/// what they can use, the first one having half; the rest of it goes to one that can use any height, else to the first.
 fn stack(area: Rect, column: &[Pane], out: &mut Vec<(Pane, Rect)>) {
     let mut chosen = Vec::new();
     let mut left = area.height;
@@ -183,19 +186,20 @@ fn stack(area: Rect, column: &[Pane], out: &mut Vec<(Pane, Rect)>) {
             left = left.saturating_sub(least);
         }
     }
-    // The first pane gets half of what is left before the others grow.
-    let growing = chosen.len() > 1;
-    let mut for_first = if growing { left.div_ceil(2) } else { left };
-    left -= for_first;
-    for (pane, height) in chosen.iter_mut().skip(1) {
-        let most = pane.rows().1.unwrap_or(area.height / 3);
-        let more = most.saturating_sub(*height).min(left);
+    let grow = |pane: Pane, height: &mut u16, share: u16| {
+        let more = pane.rows().1.map_or(share, |most| most.saturating_sub(*height).min(share));
         *height += more;
-        left -= more;
+        more
+    };
+    let half = if chosen.len() > 1 { left.div_ceil(2) } else { left };
+    left -= grow(chosen[0].0, &mut chosen[0].1, half);
+    for (pane, height) in chosen.iter_mut().skip(1) {
+        let share = if pane.rows().1.is_some() { left } else { left / 2 };
+        left -= grow(*pane, height, share);
     }
-    for_first += left;
-    chosen[0].1 += for_first;
-    // A lone bounded pane does not need the whole column, but an empty hole below it looks broken: it takes it.
+    // An empty hole below the panes would look broken.
+    let taker = chosen.iter().position(|(pane, _)| pane.rows().1.is_none()).unwrap_or(0);
+    chosen[taker].1 += left;
     let mut y = area.y;
     for (pane, height) in chosen {
         out.push((pane, Rect { y, height, ..area }));
@@ -208,7 +212,14 @@ mod tests {
     use super::*;
 
     fn wishes() -> Wishes {
-        Wishes { zoom: None, hidden: 0, tree_percent: 55, focus: Pane::Tree, time_bar: false }
+        Wishes {
+            zoom: None,
+            hidden: 0,
+            tree_percent: 55,
+            tree_percent_of_three: 42,
+            focus: Pane::Tree,
+            time_bar: false,
+        }
     }
 
     #[test]
@@ -218,7 +229,13 @@ mod tests {
                 for hidden in 0..128 {
                     let area = Rect::new(0, 0, width, height);
                     let time_bar = hidden % 2 == 0;
-                    let w = Wishes { hidden, tree_percent: hidden.into(), time_bar, ..wishes() };
+                    let w = Wishes {
+                        hidden,
+                        tree_percent: hidden.into(),
+                        tree_percent_of_three: hidden.into(),
+                        time_bar,
+                        ..wishes()
+                    };
                     let a = arrange(area, &w);
                     let covered: u32 = a.panes.iter().map(|(_, r)| r.area()).sum();
                     let body = u32::from(width) * u32::from(height - 2 - u16::from(time_bar));

@@ -13,7 +13,7 @@ use super::terminal::{FrameWriter, Guard};
 use super::text::base64;
 use super::{Choice, Host, Left, Progress, ScreenOptions, StrategyItem};
 use crate::base::{Error, Result};
-use crate::search::event::{Command, Event as SearchEvent, Outcome, Reason};
+use crate::search::event::{Command, Event as SearchEvent, Reason};
 use crate::search::run::RunHandle;
 use crossterm::event::Event;
 use ratatui::Terminal;
@@ -41,6 +41,9 @@ const READER_POLL: Duration = Duration::from_millis(100);
 const COPY_BYTES: usize = 74_000;
 
 /// Opens the screen: on the start screen, or with `initial` at once on its run. Blocks until it is left.
+///
+/// SIGINT, SIGTERM and SIGHUP leave the screen properly and come back in [`Left::signal`]. Their default actions do not
+/// return afterwards (the runtime keeps its handlers), so the caller should end soon.
 ///
 /// # Errors
 /// No terminal, a terminal that goes away, keys that clash, and a panic of any thread while the screen is open (its
@@ -436,29 +439,14 @@ impl Session {
             };
             tokio::time::timeout(LEAVE, end).await.ok();
         }
-        let outcome = self.app.outcome().cloned().or_else(|| self.app.is_running().then(|| cut_short(&self.app)));
+        let outcome = self.app.outcome().cloned().or_else(|| {
+            let run = self.app.run.as_ref().filter(|_| self.app.is_running())?;
+            Some(run.state.unfinished(Reason::Quit))
+        });
         match served? {
             Ended::Left => Ok(Left { outcome, signal: None }),
             Ended::Signal(number) => Ok(Left { outcome, signal: Some(number) }),
         }
-    }
-}
-
-/// The outcome of a search that was left and did not say goodbye.
-fn cut_short(app: &App) -> Outcome {
-    let progress = app.run.as_ref().map(|r| r.state.progress.clone()).unwrap_or_default();
-    Outcome {
-        solved: false,
-        reason: Reason::Quit,
-        node: progress.best,
-        answer: None,
-        answer_text: None,
-        error_score: None,
-        why: "left before the search ended".into(),
-        thoughts: progress.thoughts,
-        proposals: app.run.as_ref().map_or(0, |r| r.state.replies),
-        usage: progress.usage,
-        seconds: progress.seconds,
     }
 }
 

@@ -3,7 +3,7 @@
 use super::app::{App, Screen};
 use super::draw;
 use super::keys::Action;
-use super::layout::Pane;
+use super::layout::{Pane, THREE_COLUMNS};
 use super::popup::Popup;
 use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::Rect;
@@ -93,7 +93,12 @@ impl App {
             }
             MouseEventKind::Drag(MouseButton::Left) if run.dragging => {
                 let percent = (u32::from(x) + 1).saturating_mul(100).div_ceil(u32::from(width.max(1)));
-                run.wishes.tree_percent = percent.clamp(15, 85) as u16;
+                let percent = percent.clamp(15, 85) as u16;
+                if width < THREE_COLUMNS {
+                    run.wishes.tree_percent = percent;
+                } else {
+                    run.wishes.tree_percent_of_three = percent;
+                }
                 return;
             }
             MouseEventKind::Down(MouseButton::Left)

@@ -47,7 +47,14 @@ impl RunScreen {
     }
 
     fn new(choice: Option<Choice>, replay: Option<Replay>) -> Self {
-        let wishes = Wishes { zoom: None, hidden: 0, tree_percent: 55, focus: Pane::Tree, time_bar: replay.is_some() };
+        let wishes = Wishes {
+            zoom: None,
+            hidden: 0,
+            tree_percent: 55,
+            tree_percent_of_three: 42,
+            focus: Pane::Tree,
+            time_bar: replay.is_some(),
+        };
         Self {
             state: RunState::default(),
             tree: TreeView::default(),
@@ -68,13 +75,15 @@ impl RunScreen {
         self.replay.is_none() && self.state.outcome.is_none()
     }
 
+    /// Lets go of everything that is not there any more; scroll positions stay.
+    pub fn refresh(&mut self) {
+        self.marked = self.marked.filter(|m| self.state.tree.get(*m).is_some());
+        self.tree.refresh(&self.state);
+    }
+
     /// Brings selections and scroll positions in line with the run and the sizes of the panes (inside their borders).
     pub fn settle(&mut self, tree_height: usize) {
-        if self.state.tree.get(self.tree.selected()).is_none() {
-            // A replay went back to before this thought.
-            self.tree.reset();
-        }
-        self.marked = self.marked.filter(|m| self.state.tree.get(*m).is_some());
+        self.refresh();
         self.tree.settle(&self.state, tree_height);
         if self.thought_of != self.tree.selected() {
             self.thought_of = self.tree.selected();

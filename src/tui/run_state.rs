@@ -5,7 +5,7 @@
 use super::prompts::Prompts;
 use super::text::grouped;
 use crate::lm::{Counters, Usage};
-use crate::search::event::{Author, Command, Event, Limits, Outcome, Purpose};
+use crate::search::event::{Author, Command, Event, Limits, Outcome, Purpose, Reason};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
 use std::collections::{HashMap, VecDeque};
 
@@ -129,7 +129,8 @@ pub struct RunState {
     pending: Option<Counters>,
     shown_at: Option<f64>,
     by_depth: Vec<u32>,
-    statuses: [u64; 5],
+    /// Changes against the beginning, when there is one open thought, the root.
+    statuses: [i64; 5],
     scores: [u32; SCORE_BINS],
 }
 
@@ -142,6 +143,7 @@ impl RunState {
             self.say(LogKind::Bad, format!("an event does not fit the tree: {why}"), None);
             return;
         }
+        self.count_score(event, score_before);
         match event {
             Event::Started { task, puzzle, title, strategy, model, seed, budget } => {
                 self.header = Some(Header {
@@ -153,8 +155,6 @@ impl RunState {
                     seed: *seed,
                 });
                 self.limits = *budget;
-                self.statuses[Status::Open as usize] = 1;
-                self.by_depth = vec![1];
                 self.shape += 1;
                 self.say(LogKind::Info, format!("started {strategy} on {task} {puzzle}"), None);
             }
@@ -178,12 +178,6 @@ impl RunState {
                 if *by == Author::User {
                     self.say(LogKind::Act, format!("{node} added by hand"), Some(*node));
                 }
-            }
-            Event::Scored { score, .. } => {
-                if let Some(old) = score_before {
-                    self.scores[score_bin(old)] -= 1;
-                }
-                self.scores[score_bin(*score)] += 1;
             }
             Event::Status { node, status, why } => {
                 if let Some(before) = before
@@ -237,6 +231,8 @@ impl RunState {
             }
             Event::Note { text } => self.say(LogKind::Info, text.clone(), None),
             Event::Ended { outcome } => self.ended(outcome.clone(), now),
+            // What else there is changes the tree alone, and that is done.
+            _ => {}
         }
     }
 
@@ -267,11 +263,21 @@ impl RunState {
         Some(self.shown_at? + COUNTERS_EVERY)
     }
 
-    /// The events stopped without an end: the controller is gone.
-    pub fn cut_off(&mut self) {
-        self.live.clear();
-        self.shape += 1;
-        self.say(LogKind::Bad, "the search stopped without saying why".into(), None);
+    /// The outcome of a run that did not get to tell its own.
+    pub fn unfinished(&self, reason: Reason) -> Outcome {
+        Outcome {
+            solved: false,
+            why: reason.to_string(),
+            reason,
+            node: self.progress.best,
+            answer: None,
+            answer_text: None,
+            error_score: None,
+            thoughts: self.progress.thoughts,
+            proposals: self.replies,
+            usage: self.progress.usage,
+            seconds: self.progress.seconds,
+        }
     }
 
     /// Text pieces of a thought with their probabilities, where its tokens were seen live.
@@ -285,7 +291,8 @@ impl RunState {
     }
 
     pub fn with_status(&self, status: Status) -> u64 {
-        self.statuses[status as usize]
+        let root = i64::from(status == Status::Open);
+        u64::try_from(self.statuses[status as usize] + root).unwrap_or(0)
     }
 
     /// The best thought: the answer where there is one.
@@ -301,8 +308,20 @@ impl RunState {
 
     fn score_of(&self, event: &Event) -> Option<f64> {
         match event {
-            Event::Scored { node, .. } => self.tree.get(*node)?.score,
+            Event::Scored { node, .. } | Event::Edited { node, .. } => self.tree.get(*node)?.score,
             _ => None,
+        }
+    }
+
+    /// Moves a thought from its old bin to its new one; an edited thought may have lost its score.
+    fn count_score(&mut self, event: &Event, before: Option<f64>) {
+        if matches!(event, Event::Scored { .. } | Event::Edited { .. }) {
+            if let Some(old) = before {
+                self.scores[score_bin(old)] -= 1;
+            }
+            if let Some(new) = self.score_of(event) {
+                self.scores[score_bin(new)] += 1;
+            }
         }
     }
 
@@ -352,6 +371,9 @@ impl RunState {
 
     fn grown(&mut self, node: NodeId, parent: NodeId, text: &str, tokens: usize) {
         let depth = self.tree.node(node).depth;
+        if self.by_depth.is_empty() {
+            self.by_depth.push(1);
+        }
         if self.by_depth.len() <= depth {
             self.by_depth.resize(depth + 1, 0);
         }

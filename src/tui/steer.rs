@@ -178,7 +178,7 @@ impl App {
         match action {
             Action::Again => self.begin(choice),
             Action::NextPuzzle => self.begin_next(choice),
-            _ => self.to_start(),
+            _ => self.back_to_start(),
         }
     }
 
@@ -265,8 +265,8 @@ impl App {
                 run.wishes.hidden = 0;
                 run.wishes.zoom = None;
             }
-            Action::Wider => run.wishes.tree_percent = (run.wishes.tree_percent + 5).min(85),
-            Action::Narrower => run.wishes.tree_percent = run.wishes.tree_percent.saturating_sub(5).max(15),
+            Action::Wider => resize_tree(run, 5),
+            Action::Narrower => resize_tree(run, -5),
             _ => {}
         }
         self.keep_focus_in_sight();
@@ -344,7 +344,8 @@ impl App {
                 _ => self.close_popup(),
             },
             Popup::ConfirmQuit => match key.code {
-                KeyCode::Char('y' | 'Y' | 'q') | KeyCode::Enter => self.effect(Effect::Leave),
+                // Only this one: text pasted without brackets often holds line breaks.
+                KeyCode::Char('y' | 'Y') => self.effect(Effect::Leave),
                 KeyCode::Char('n' | 'N') | KeyCode::Esc => self.close_popup(),
                 _ => {}
             },
@@ -504,5 +505,12 @@ impl App {
                 }
             }
         }
+    }
+}
+
+/// Moves the border between the tree and the rest.
+fn resize_tree(run: &mut RunScreen, by: i16) {
+    for percent in [&mut run.wishes.tree_percent, &mut run.wishes.tree_percent_of_three] {
+        *percent = percent.saturating_add_signed(by).clamp(15, 85);
     }
 }

@@ -80,7 +80,7 @@ fn compose_hangul(before: char, c: char) -> Option<char> {
     if (L..L + 19).contains(&before) && (V..V + 21).contains(&c) {
         return char::from_u32(S + ((before - L) * 21 + (c - V)) * 28);
     }
-    if (S..S + 11172).contains(&before) && (before - S) % 28 == 0 && (T + 1..T + 28).contains(&c) {
+    if (S..S + 11172).contains(&before) && (before - S).is_multiple_of(28) && (T + 1..T + 28).contains(&c) {
         return char::from_u32(before + (c - T));
     }
     None
@@ -204,13 +204,7 @@ pub fn short_number(n: f64) -> String {
             };
         }
     }
-    if n.fract() == 0.0 || n >= 1000.0 {
-        format!("{n:.0}")
-    } else if n >= 100.0 {
-        format!("{n:.0}")
-    } else {
-        format!("{n:.1}")
-    }
+    if n.fract() == 0.0 || n >= 100.0 { format!("{n:.0}") } else { format!("{n:.1}") }
 }
 
 /// Seconds for people: `0.42 s`, `12.3 s`, `4:05 min`.

@@ -49,11 +49,6 @@ impl Default for TreeView {
 }
 
 impl TreeView {
-    /// Back to the root, for a tree that is no longer the one the view was of.
-    pub fn reset(&mut self) {
-        *self = Self { follow: self.follow, hide_pruned: self.hide_pruned, ..Self::default() };
-    }
-
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
@@ -76,6 +71,16 @@ impl TreeView {
 
     /// Brings rows, selection and scroll position in line with the run and a pane of `height` rows.
     pub fn settle(&mut self, run: &RunState, height: usize) {
+        self.refresh(run);
+        self.keep_in_sight(&run.tree, height);
+    }
+
+    /// Brings rows and selection in line with the run; afterwards every row is of something that exists.
+    pub fn refresh(&mut self, run: &RunState) {
+        if run.tree.get(self.selected).is_none() {
+            // A replay went back to before this thought.
+            *self = Self { follow: self.follow, hide_pruned: self.hide_pruned, ..Self::default() };
+        }
         if let Some(working) = run.working
             && self.follow
             && run.outcome.is_none()
@@ -87,6 +92,9 @@ impl TreeView {
             self.make_rows(run);
             self.made_from = Some((run.shape, self.changes));
         }
+    }
+
+    fn keep_in_sight(&mut self, tree: &ThoughtTree, height: usize) {
         let height = height.max(1);
         let last_top = self.rows.len().saturating_sub(height);
         // A few rows of what comes next stay in sight around the selection.
@@ -94,7 +102,7 @@ impl TreeView {
         let mut low = self.at.saturating_sub(margin);
         let mut high = (self.at + margin).min(self.rows.len() - 1);
         if self.follow {
-            high = high.max(self.last_row_below(&run.tree, self.at).min(self.at + height - 1));
+            high = high.max(self.last_row_below(tree, self.at).min(self.at + height - 1));
             low = low.min(self.at);
         }
         if high >= self.top + height {

@@ -91,9 +91,9 @@ fn command_palette(canvas: &mut Canvas<'_>, app: &App, area: Rect, field: &Field
     let theme = canvas.theme;
     let (groups, ended) = app.palette_groups();
     let offers = palette::offers(&field.text(), groups, ended);
-    let h = 14.min(area.height.saturating_sub(2)).max(3);
+    let h = (offers.len() as u16 + 3).min(14).min(area.height.saturating_sub(2)).max(4.min(area.height));
     let w = 76.min(area.width);
-    let rect = Rect::new(area.x + (area.width - w) / 2, area.bottom() - h, w, h);
+    let rect = Rect::new(area.x + (area.width - w) / 2, area.bottom().saturating_sub(h + 1).max(area.y), w, h);
     canvas.clear(rect);
     let inner = pad(canvas.frame(rect, "Command", "tab completes, enter runs", true));
     if inner.is_empty() {

@@ -15,13 +15,17 @@ struct Lines<'c, 'a> {
     canvas: &'c mut Canvas<'a>,
     area: Rect,
     y: u16,
+    /// What stands where nothing is known.
+    none: &'static str,
 }
 
-const LABEL: u16 = 9;
+const LABEL: u16 = 10;
 
 impl<'c, 'a> Lines<'c, 'a> {
-    fn new(canvas: &'c mut Canvas<'a>, area: Rect) -> Self {
-        Self { y: area.y, canvas, area }
+    fn new(canvas: &'c mut Canvas<'a>, run: &RunScreen, area: Rect) -> Self {
+        // A record holds no counters.
+        let none = if run.replay.is_some() { "not recorded" } else { "not known" };
+        Self { y: area.y, canvas, area, none }
     }
 
     /// The next line's row, where there is one.
@@ -93,7 +97,7 @@ impl<'c, 'a> Lines<'c, 'a> {
 
     fn unknown(&mut self, label: &str) {
         let dim = self.canvas.theme.dim;
-        self.value(label, "not known", dim);
+        self.value(label, self.none, dim);
     }
 }
 
@@ -103,7 +107,7 @@ fn percent(part: u64, whole: u64) -> String {
 
 pub fn memory(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
     let theme = canvas.theme;
-    let mut lines = Lines::new(canvas, area);
+    let mut lines = Lines::new(canvas, run, area);
     match run.state.counters.kv {
         None => lines.unknown("K/V"),
         Some(kv) => {
@@ -159,7 +163,7 @@ pub fn memory(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
 
 pub fn speed(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
     let theme = canvas.theme;
-    let mut lines = Lines::new(canvas, area);
+    let mut lines = Lines::new(canvas, run, area);
     let Some(speed) = run.state.counters.speed else {
         lines.unknown("speed");
         return;
@@ -204,7 +208,7 @@ pub fn speed(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
             .iter()
             .flat_map(|((name, share, style), glyph)| {
                 let short = &name[..name.len().min(4)];
-                [(format!("{glyph}"), *style), (format!("{short} {:.0} ", share * 100.0), theme.dim)]
+                [(glyph.to_string(), *style), (format!("{short} {:.0} ", share * 100.0), theme.dim)]
             })
             .collect();
         lines.canvas.pieces(lines.area.x, y, lines.area.width, &pieces);
@@ -219,7 +223,7 @@ pub fn speed(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
 
 pub fn link(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
     let theme = canvas.theme;
-    let mut lines = Lines::new(canvas, area);
+    let mut lines = Lines::new(canvas, run, area);
     let Some(link) = run.state.counters.link else {
         lines.unknown("to device");
         lines.unknown("to host");
@@ -239,7 +243,7 @@ pub fn search(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
     let theme = canvas.theme;
     let state = &run.state;
     let p = &state.progress;
-    let mut lines = Lines::new(canvas, area);
+    let mut lines = Lines::new(canvas, run, area);
     let best = match state.best() {
         Some(best) => format!("{best} {:.2}", state.tree.node(best).score.unwrap_or(p.best_score)),
         None => "-".into(),

@@ -322,5 +322,7 @@ fn replay_plays_steps_jumps_and_goes_back_to_the_start_screen() {
 fn a_search_that_stops_silently_is_said() {
     let mut app = app_with(80, 24, &small_run());
     app.search_gone();
-    assert!(app.message.as_ref().unwrap().text.contains("stopped"));
+    assert!(!app.is_running());
+    let text = screen(&mut app);
+    assert!(text.contains("Not solved") && text.contains("the search stopped without saying why"), "{text}");
 }

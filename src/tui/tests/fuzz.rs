@@ -136,7 +136,7 @@ fn apply(app: &mut App, step: &Move) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_that_comes_in_panics(begin in 0..3usize, moves in moves()) {

@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn a_number_is_its_place_on_the_scale() {
         let ten = Ask::Number(Scale { low: 0.0, high: 10.0 });
-        assert_eq!(judge(&[Ok("8/10".into()), Ok("Score: 4".into())], &ten).value, Some(0.6));
+        assert_eq!(judge(&[Ok("8/10".into()), Ok("Score: 2".into())], &ten).value, Some(0.5));
         assert_eq!(judge(&[Ok("2".into())], &Ask::Number(Scale { low: 1.0, high: 5.0 })).value, Some(0.25));
     }
 

@@ -101,6 +101,20 @@ fn texts_keep_what_was_typed() {
 }
 
 #[test]
+fn a_value_has_labels_or_a_scale() {
+    let value =
+        |keys: &str| with("  - checker: partial", &format!("  - value: {{prompt: \"{{{{ thought }}}}\", {keys}}}"));
+    match &read(&value("scale: [0, 10]")).strategy.unwrap().evaluate[0] {
+        Evaluator::Value { labels, scale, .. } => assert_eq!((labels.len(), *scale), (0, Some((0.0, 10.0)))),
+        other => panic!("{other:?}"),
+    }
+    for bad in ["n: 1", "labels: {a: 1}, scale: [0, 1]", "scale: [1, 0]", "scale: [0, .nan]", "scale: 10", "scale: [1]"]
+    {
+        assert!(read(&value(bad)).strategy.is_none(), "{bad}");
+    }
+}
+
+#[test]
 fn boolean_fields_take_true_and_false_only_and_say_which() {
     let set = |word: &str| with("  - checker: partial", &format!("  - logprob: {word}"));
     check(&set("yes"), 14, 14, "for `yes` write true");

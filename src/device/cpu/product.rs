@@ -143,38 +143,34 @@ impl<L: Lanes> BlockStep<L> {
         // SAFETY: as `Int8::sweep`, which keeps `at + R` within the rows.
         unsafe {
             let x = self.x.add(at * BLOCK);
-            let meta: [&BlockMeta; R] = std::array::from_fn(|r| &*self.meta.add(at + r));
+            let meta = self.meta.add(at);
             let out = self.sums.add(at * LANES);
-            let mut sums: [L::F; R] =
-                std::array::from_fn(|r| if self.first { L::splat(0.0) } else { L::load(out.add(r * LANES)) });
-            let dots = |groups: Range<usize>, starts: [i32; R]| {
-                let mut dots = starts.map(|s| L::splat_int(s));
+            let mut sums = [L::splat(0.0); R];
+            if !self.first {
+                for (r, sum) in sums.iter_mut().enumerate() {
+                    *sum = L::load(out.add(r * LANES));
+                }
+            }
+            for (half, &(scale, minimum)) in self.scales.iter().enumerate().take(1 + usize::from(F::HALVES)) {
+                let mut dots = [L::splat_int(0); R];
+                for (r, dot) in dots.iter_mut().enumerate() {
+                    let sums = (*meta.add(r)).sums;
+                    let bias = if F::SIGNED { L::SIGNED_BIAS } else { F::BIAS };
+                    *dot = L::splat_int(-bias * if F::HALVES { sums[half] } else { sums[0] + sums[1] });
+                }
+                let groups = if F::HALVES { 4 * half..4 * half + 4 } else { 0..8 };
                 for (g, &w) in self.w.iter().enumerate().skip(groups.start).take(groups.len()) {
                     for (r, dot) in dots.iter_mut().enumerate() {
                         let x = x.add(r * BLOCK + 4 * g);
                         *dot = if F::SIGNED { L::dot_signed(*dot, w, x) } else { L::dot_small(*dot, w, x) };
                     }
                 }
-                dots
-            };
-            if F::HALVES {
-                for (half, (scale, minimum)) in self.scales.into_iter().enumerate() {
-                    let dots = dots(4 * half..4 * half + 4, meta.map(|m| -F::BIAS * m.sums[half]));
-                    for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = L::fma(L::to_float(dots[r]), L::mul(scale, L::splat(meta[r].scale)), *sum);
-                        if F::MINIMUM {
-                            *sum = L::fma(minimum, L::splat(meta[r].scale * meta[r].sums[half] as f32), *sum);
-                        }
-                    }
-                }
-            } else {
-                let bias = if F::SIGNED { L::SIGNED_BIAS } else { F::BIAS };
-                let (scale, minimum) = self.scales[0];
-                let dots = dots(0..8, meta.map(|m| -bias * (m.sums[0] + m.sums[1])));
                 for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = L::fma(L::to_float(dots[r]), L::mul(scale, L::splat(meta[r].scale)), *sum);
+                    let meta = &*meta.add(r);
+                    *sum = L::fma(L::to_float(dots[r]), L::mul(scale, L::splat(meta.scale)), *sum);
                     if F::MINIMUM {
-                        *sum = L::fma(minimum, L::splat(meta[r].scaled_sum), *sum);
+                        let part = if F::HALVES { meta.scale * meta.sums[half] as f32 } else { meta.scaled_sum };
+                        *sum = L::fma(minimum, L::splat(part), *sum);
                     }
                 }
             }

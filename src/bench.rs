@@ -1,3 +1,4 @@
 //! Measurements.
 
 pub mod decode;
+pub mod products;

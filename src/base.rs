@@ -4,6 +4,8 @@ pub mod error;
 pub mod nearest;
 pub mod rng;
 pub mod size;
+#[cfg(test)]
+pub mod testing;
 pub mod text;
 
 pub use error::{Error, ErrorKind, Result};

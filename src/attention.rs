@@ -18,8 +18,12 @@
 //!
 //! Sources: DeFT (arXiv 2404.00242) for the partitionings, FastTree (MLSys 2025) for choosing by cost.
 
+pub mod contender;
+pub mod io;
 mod plan;
 pub mod reference;
+pub mod sample;
+pub mod selftest;
 #[cfg(test)]
 mod tests;
 

@@ -1,4 +1,5 @@
 //! Measurements.
 
+pub mod attention;
 pub mod decode;
 pub mod products;

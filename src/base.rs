@@ -3,6 +3,8 @@
 pub mod error;
 pub mod rng;
 pub mod size;
+#[cfg(test)]
+pub mod testing;
 pub mod text;
 
 pub use error::{Error, ErrorKind, Result};

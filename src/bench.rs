@@ -1,1 +1,3 @@
 //! Measurements.
+
+pub mod decode;

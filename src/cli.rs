@@ -1,1 +1,74 @@
-//! The compiled CLI.
+//! The command line: flags to types, types to the library, results to standard output, all else to standard error.
+
+mod args;
+mod complete;
+mod doctor;
+mod eval;
+mod host;
+mod lm;
+mod measure;
+mod models;
+mod out;
+mod puzzle;
+mod replay;
+mod scripting;
+mod signals;
+mod solve;
+
+use crate::base::{Error, Result};
+use args::{Cli, Command};
+use clap::Parser;
+use std::io::IsTerminal;
+use std::process::ExitCode;
+
+/// Runs the program and returns its exit code (the contract's).
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // Help and version go to standard output with code 0, mistakes to standard error with code 2.
+            let code = if e.use_stderr() { 2 } else { 0 };
+            drop(e.print());
+            return ExitCode::from(code);
+        }
+    };
+    match run(cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            out::tell(&format!("totara: {}", crate::base::text::sanitize(e.message())));
+            ExitCode::from(e.exit_code())
+        }
+    }
+}
+
+fn run(cli: Cli) -> Result<u8> {
+    let Cli { command, screen, common } = cli;
+    match command {
+        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => host::start_screen(&common, &screen),
+        None => {
+            out::tell("no terminal: solving one puzzle as `totara solve --no-tui` does");
+            solve::headless(&common, &solve::defaults())
+        }
+        Some(Command::Solve(args)) if args.no_tui => solve::headless(&common, &args),
+        Some(Command::Solve(args)) => host::solve(&common, &screen, &args),
+        Some(Command::Eval(args)) => eval::run(&common, &args),
+        Some(Command::Replay(args)) => replay::run(&common, &screen, &args),
+        Some(Command::Check(args)) => scripting::check(&args),
+        Some(Command::Schema) => scripting::schema(),
+        Some(Command::Strategy(command)) => scripting::strategy(&common, &command),
+        Some(Command::Task(command)) => scripting::task(&common, &command),
+        Some(Command::Model(command)) => models::run(&common, &command),
+        Some(Command::Complete(args)) => complete::run(&common, &args),
+        Some(Command::Bench(command)) => measure::run(&common, &command),
+        Some(Command::Doctor(args)) => doctor::run(&common, &args),
+    }
+}
+
+/// The runtime that searches run on: the controller is light, so two threads do.
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .map_err(|e| Error::fault(format!("no threads for the search: {e}")))
+}

@@ -1,1 +1,136 @@
-//! The engine.
+//! The engine: one thread that owns the model, its K/V memory and the attention plan, and serves everyone's requests.
+//!
+//! Requests are token ids ([`request`]); answers go up by channel while they grow. What belongs together:
+//!
+//! | file | what |
+//! |---|---|
+//! | `worker.rs` | the thread: packs, plans and runs steps, makes room, fails what cannot be served |
+//! | `job.rs`, `batch.rs`, `hold.rs` | a request's lanes, a step's rows, claims on finished branches |
+//! | `sampling.rs`, `given.rs` | what becomes of logits: samples that grow, given texts that are ranked or scored |
+//! | `sample.rs`, `constraint.rs`, `text.rs`, `trie.rs`, `vocab.rs` | pure parts: draw, mask, stop strings, tree of texts, bytes of tokens |
+//! | `measure.rs` | decoding measured without requests, for `bench decode` |
+//!
+//! It knows no prompts, templates or puzzles: that is `lm`. On the CPU a sample depends on its path and its stream alone,
+//! whoever else is in the step, whatever was cached, and however its prompt was cut (contract.md, Same result).
+
+mod batch;
+pub mod constraint;
+pub mod counters;
+mod given;
+mod hold;
+mod job;
+pub mod measure;
+pub mod request;
+pub mod sample;
+mod sampling;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+mod text;
+mod trie;
+pub mod vocab;
+mod worker;
+
+use crate::attention::{Method, Parallel};
+use crate::base::{Error, Result};
+use crate::device::Shape;
+use crate::model::llama::Llama;
+use counters::Counters;
+use request::{Generate, Reply, Score, ScoreReply, Scores, Update};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use tokio::sync::{mpsc, oneshot};
+use vocab::Vocab;
+use worker::Worker;
+
+/// Limits and choices of the engine.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Tokens a path may have.
+    pub context: usize,
+    /// Rows of a step.
+    pub step_rows: usize,
+    /// Prompt rows of a step in which others decode: what keeps a long prompt from holding them up.
+    pub mixed_rows: usize,
+    pub vocab: usize,
+    /// Bytes of one row of partial attention results, over all layers (for the counters).
+    pub partial_row_bytes: usize,
+    pub method: Method,
+    pub parallel: Parallel,
+}
+
+impl Limits {
+    pub fn new(shape: &Shape, method: Method, threads: usize) -> Self {
+        Self {
+            context: shape.context,
+            step_rows: 256,
+            mixed_rows: 64,
+            vocab: shape.vocab,
+            partial_row_bytes: shape.layers * shape.heads * (shape.head_size + 2) * size_of::<f32>(),
+            method,
+            parallel: Parallel { threads, kv_heads: shape.kv_heads, group: shape.heads / shape.kv_heads },
+        }
+    }
+}
+
+/// What the engine's thread is told.
+enum Message {
+    Generate(Generate, Reply),
+    Score(Score, ScoreReply),
+    /// A claim on a finished branch was dropped.
+    Release(u64),
+    Stop,
+}
+
+/// A running engine. Dropping it ends the thread; requests in flight then fail.
+pub struct Engine {
+    messages: Sender<Message>,
+    shown: Arc<Mutex<Counters>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Engine {
+    pub fn start(llama: Llama, vocab: Arc<Vocab>, limits: Limits) -> Result<Self> {
+        let (messages, inbox): (Sender<Message>, Receiver<Message>) = channel();
+        let shown = Arc::new(Mutex::new(Counters::default()));
+        let worker = Worker::new(llama, vocab, limits, messages.clone(), Arc::clone(&shown));
+        let thread = std::thread::Builder::new()
+            .name("engine".into())
+            .spawn(move || worker.serve(&inbox))
+            .map_err(|e| Error::fault(format!("the engine's thread cannot be started: {e}")))?;
+        Ok(Self { messages, shown, thread: Some(thread) })
+    }
+
+    /// Asks for samples. Never blocks; dropping the receiver cancels.
+    pub fn generate(&self, request: Generate) -> mpsc::UnboundedReceiver<Update> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        // A refused message drops the reply, which says by itself that the engine is gone.
+        drop(self.messages.send(Message::Generate(request, Reply::new(sender))));
+        receiver
+    }
+
+    /// Asks for log-probabilities. Never blocks; dropping the receiver cancels. A closed channel: the engine is gone.
+    pub fn score(&self, request: Score) -> oneshot::Receiver<Result<Scores>> {
+        let (sender, receiver) = oneshot::channel();
+        // A refused message drops the sender, which closes the channel.
+        drop(self.messages.send(Message::Score(request, sender)));
+        receiver
+    }
+
+    /// The newest counters, as of the end of the last step.
+    pub fn counters(&self) -> Counters {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        // A thread that is gone needs no telling.
+        let _ = self.messages.send(Message::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}

@@ -3,6 +3,8 @@
 pub mod pages;
 pub mod tree;
 
+pub use tree::{BranchId, KvStats, NoPages, SegmentId, TokenTree};
+
 /// Tokens a page holds. A page holds K and V of 16 consecutive absolute positions of a path, for all layers; a position
 /// `p` always sits at offset `p % 16` of its page.
 pub const PAGE_TOKENS: usize = 16;
@@ -16,4 +18,9 @@ pub struct PageId(pub u32);
 pub struct Slot {
     pub page: PageId,
     pub offset: u8,
+}
+
+/// Pages that hold the absolute positions `start..end` of one segment, whose first page holds `start`.
+pub fn pages_of(start: u32, end: u32) -> usize {
+    if end <= start { 0 } else { end.div_ceil(PAGE_TOKENS as u32) as usize - start as usize / PAGE_TOKENS }
 }

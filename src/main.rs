@@ -1,1 +1,5 @@
-fn main() {}
+//! The `totara` program: everything is in the library.
+
+fn main() -> std::process::ExitCode {
+    totara::cli::main()
+}

@@ -1,1 +1,397 @@
-//! The CPU device.
+//! The CPU device: packed weights, int8 or float products, a paged K/V arena, a few hot threads.
+//!
+//! | file | what |
+//! |---|---|
+//! | `simd`, `lanes` | instruction sets, and one arithmetic over all of them |
+//! | `form`, `pack` | weights in tiles of 16 rows |
+//! | `input`, `product`, `ops` | activations, products, whole operations |
+//! | `rope`, `arena`, `attend` | positions, K/V memory, attention |
+//! | `pool`, `shared` | threads |
+//!
+//! A row's result is a function of its own path: no number depends on the other rows of a step, on threads, or on the
+//! instruction set. Nothing is allocated in a step once the largest one has been seen, except the logits handed out.
+
+pub mod arena;
+pub mod attend;
+pub mod dense;
+pub mod form;
+mod head;
+pub mod input;
+pub mod lanes;
+pub mod ops;
+pub mod pack;
+pub mod pool;
+pub mod product;
+pub mod rope;
+pub mod shared;
+pub mod simd;
+
+use super::attend::AttendWork;
+use super::weight::{Weight, Weights};
+use super::{Device, HeadRow, Shape, Step, Times};
+use crate::base::{Error, Result};
+use crate::kv::{PAGE_TOKENS, Slot};
+use arena::{Arena, KvNumber};
+use ops::{Epilogue, Ops, Projection, Rows, Wants, lock};
+use pack::Packed;
+use pool::Pool;
+use product::{Scratch, weight_row};
+use rope::RopeTable;
+use shared::Shared;
+use simd::Simd;
+use std::sync::Mutex;
+use std::time::Instant;
+
+/// Precision of the activations in products with quantised weights.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activations {
+    /// Blocks of 32 in int8: fast; log-probabilities move by up to about 0.5.
+    Int8,
+    /// f32 throughout.
+    F32,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct CpuOptions {
+    /// At least 1; see [`default_threads`].
+    pub threads: usize,
+    pub activations: Activations,
+    /// K/V pages of 16 tokens.
+    pub pages: usize,
+    pub kv: KvNumber,
+    /// Normally [`Simd::best`].
+    pub simd: Simd,
+}
+
+/// The cores this process may use.
+pub fn default_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// A worker's scratch.
+#[derive(Default)]
+pub struct Worker {
+    scratch: Scratch,
+    /// Gated sums `[row][32]` of one sweep.
+    gated: Vec<f32>,
+}
+
+struct Layer {
+    attn_norm: Vec<f32>,
+    wq: Packed,
+    wk: Packed,
+    wv: Packed,
+    wo: Packed,
+    mlp_norm: Vec<f32>,
+    gate: Packed,
+    up: Packed,
+    down: Packed,
+}
+
+/// What a step's operations pass on to each other.
+#[derive(Default)]
+struct State {
+    positions: Vec<u32>,
+    slots: Vec<Slot>,
+    /// Residual stream `[n, H]`.
+    x: Vec<f32>,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    o: Vec<f32>,
+    /// What the next products read.
+    rows: Rows,
+    /// What `down` reads.
+    gated: Rows,
+    /// To find a slot that is given twice.
+    sorted: Vec<u64>,
+}
+
+pub struct CpuDevice {
+    shape: Shape,
+    options: CpuOptions,
+    embed: Packed,
+    layers: Vec<Layer>,
+    norm: Vec<f32>,
+    /// `None`: tied to `embed`.
+    output: Option<Packed>,
+    arena: Arena,
+    rope: RopeTable,
+    pool: Pool,
+    workers: Vec<Mutex<Worker>>,
+    state: State,
+    times: Times,
+}
+
+impl CpuDevice {
+    /// Packs the weights and takes the K/V arena. Errors: sizes that do not fit each other, not enough memory.
+    pub fn new(weights: Weights, options: CpuOptions) -> Result<Self> {
+        let Weights { shape, embed, layers, norm, output } = weights;
+        check_shape(&shape, layers.len())?;
+        let mut pool = Pool::new(options.threads)?;
+        let arena = Arena::new(options.kv, options.pages, shape.layers, shape.kv_heads, shape.head_size)?;
+        let (h, q, kv) = (shape.hidden, shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
+        let mut pack = |name: &str, weight: &Weight, rows: usize, cols: usize| {
+            if (weight.rows, weight.cols) != (rows, cols) {
+                return Err(Error::input(format!(
+                    "{name} is [{}, {}], not the [{rows}, {cols}] that the model's sizes ask for",
+                    weight.rows, weight.cols
+                )));
+            }
+            Packed::new(weight, &mut pool).map_err(|e| e.context(name))
+        };
+        let mut packed = Vec::with_capacity(layers.len());
+        for (l, layer) in layers.into_iter().enumerate() {
+            let norm = |name: &str, weight: Vec<f32>| check_norm(&format!("layer {l}: {name}"), weight, h);
+            let mut pack =
+                |name: &str, weight: Weight, rows, cols| pack(&format!("layer {l}: {name}"), &weight, rows, cols);
+            packed.push(Layer {
+                attn_norm: norm("attention norm", layer.attn_norm)?,
+                wq: pack("query weights", layer.wq, q, h)?,
+                wk: pack("key weights", layer.wk, kv, h)?,
+                wv: pack("value weights", layer.wv, kv, h)?,
+                wo: pack("attention output weights", layer.wo, h, q)?,
+                mlp_norm: norm("feed-forward norm", layer.mlp_norm)?,
+                gate: pack("gate weights", layer.gate, shape.feed_forward, h)?,
+                up: pack("up weights", layer.up, shape.feed_forward, h)?,
+                down: pack("down weights", layer.down, h, shape.feed_forward)?,
+            });
+        }
+        let embed = pack("token embedding", &embed, shape.vocab, h)?;
+        let output = output.map(|w| pack("output weights", &w, shape.vocab, h)).transpose()?;
+        Ok(Self {
+            embed,
+            layers: packed,
+            norm: check_norm("output norm", norm, h)?,
+            output,
+            arena,
+            rope: RopeTable::new(&shape.rope, shape.head_size),
+            workers: (0..pool.threads()).map(|_| Mutex::default()).collect(),
+            pool,
+            shape,
+            options,
+            state: State::default(),
+            times: Times::default(),
+        })
+    }
+
+    /// Bytes of the packed weights.
+    pub fn weight_bytes(&self) -> usize {
+        let layers = self.layers.iter().map(|l| {
+            [&l.wq, &l.wk, &l.wv, &l.wo, &l.gate, &l.up, &l.down].into_iter().map(Packed::bytes).sum::<usize>()
+        });
+        self.embed.bytes() + self.output.as_ref().map_or(0, Packed::bytes) + layers.sum::<usize>()
+    }
+}
+
+fn check_shape(shape: &Shape, layers: usize) -> Result<()> {
+    let refuse = |what: String| Err(Error::input(format!("this model cannot be run: {what}")));
+    let Shape { heads, kv_heads, head_size, .. } = *shape;
+    if layers != shape.layers {
+        return refuse(format!("{} layers are announced and {layers} given", shape.layers));
+    }
+    if [shape.layers, shape.hidden, shape.vocab, shape.feed_forward, heads, kv_heads, head_size].contains(&0) {
+        return refuse("one of its sizes is 0".into());
+    }
+    if !heads.is_multiple_of(kv_heads) {
+        return refuse(format!("{heads} heads do not share {kv_heads} K/V heads evenly"));
+    }
+    if !head_size.is_multiple_of(2) {
+        return refuse(format!("a head size of {head_size} is odd"));
+    }
+    if shape.rope.factors.as_ref().is_some_and(|f| f.len() != head_size / 2) {
+        return refuse(format!("RoPE factors do not number {}", head_size / 2));
+    }
+    Ok(())
+}
+
+fn check_norm(name: &str, weight: Vec<f32>, hidden: usize) -> Result<Vec<f32>> {
+    if weight.len() == hidden {
+        return Ok(weight);
+    }
+    Err(Error::input(format!("{name} has {} numbers, not {hidden}", weight.len())))
+}
+
+impl Device for CpuDevice {
+    fn describe(&self) -> String {
+        let threads = self.pool.threads();
+        format!("cpu {}, {threads} thread{}", self.options.simd, if threads == 1 { "" } else { "s" })
+    }
+
+    fn page_bytes(&self) -> usize {
+        self.arena.page_bytes()
+    }
+
+    fn pages(&self) -> usize {
+        self.arena.pages()
+    }
+
+    fn begin(&mut self, step: &Step<'_>) -> Result<()> {
+        let start = Instant::now();
+        let (n, h) = (step.tokens.len(), self.shape.hidden);
+        let state = &mut self.state;
+        check_step(step, &self.shape, self.arena.pages(), &mut state.sorted)?;
+        state.positions.clear();
+        state.positions.extend_from_slice(step.positions);
+        state.slots.clear();
+        state.slots.extend_from_slice(step.slots);
+        if let Some(&last) = step.positions.iter().max() {
+            self.rope.reach(last);
+        }
+        input::grow(&mut state.x, n * h);
+        let (embed, workers, simd, x) = (&self.embed, &self.workers, self.options.simd, Shared::new(&mut state.x));
+        self.pool.run(n.div_ceil(8), &|task, worker| {
+            let mut worker = lock(&workers[worker]);
+            for row in task * 8..(task * 8 + 8).min(n) {
+                // SAFETY: each row is one task's.
+                let x = unsafe { x.slice(row * h..(row + 1) * h) };
+                weight_row(simd, embed, step.tokens[row] as usize, &mut worker.scratch, x);
+            }
+        });
+        self.times.products += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn attn_in(&mut self, layer: usize) -> Result<()> {
+        let start = Instant::now();
+        let Self { shape, options, layers, arena, rope, pool, workers, state, .. } = self;
+        let (n, h) = (state.positions.len(), shape.hidden);
+        let (width, kv_width) = (shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
+        let Layer { attn_norm, wq, wk, wv, .. } = &layers[layer];
+        let State { x, q, k, v, rows, positions, slots, .. } = state;
+        let mut ops = Ops { simd: options.simd, pool, workers };
+        rows.shape(n, h, Wants::of(options.activations, &[wq, wk, wv]));
+        ops.norm(x, |row| row, Some((attn_norm, shape.norm_eps)), rows);
+        input::grow(q, n * width);
+        input::grow(k, n * kv_width);
+        input::grow(v, n * kv_width);
+        let projections = [
+            Projection { weight: wq, out: &mut q[..] },
+            Projection { weight: wk, out: &mut k[..] },
+            Projection { weight: wv, out: &mut v[..] },
+        ];
+        ops.project(rows, projections, Epilogue::Store);
+        let (q, k, writer) = (Shared::new(q), Shared::new(k), arena.writer(layer));
+        pool.run(n.div_ceil(8), &|task, _| {
+            for row in task * 8..(task * 8 + 8).min(n) {
+                // SAFETY: each row, and each slot (`begin` refuses doubles), is one task's.
+                unsafe {
+                    rope.turn(q.slice(row * width..(row + 1) * width), positions[row]);
+                    let k = k.slice(row * kv_width..(row + 1) * kv_width);
+                    rope.turn(k, positions[row]);
+                    writer.put(slots[row], k, &v[row * kv_width..(row + 1) * kv_width]);
+                }
+            }
+        });
+        self.times.products += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()> {
+        let start = Instant::now();
+        let Self { shape, arena, pool, state, .. } = self;
+        let numbers = state.positions.len() * shape.heads * shape.head_size;
+        input::grow(&mut state.o, numbers);
+        dense::attend(work, arena.layer(layer), &state.q[..numbers], &mut state.o[..numbers], shape, pool);
+        self.times.attention += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn attn_out(&mut self, layer: usize) -> Result<()> {
+        let start = Instant::now();
+        let Self { shape, options, layers, pool, workers, state, .. } = self;
+        let wo = &layers[layer].wo;
+        let State { x, o, rows, positions, .. } = state;
+        let mut ops = Ops { simd: options.simd, pool, workers };
+        rows.shape(positions.len(), shape.heads * shape.head_size, Wants::of(options.activations, &[wo]));
+        ops.norm(o, |row| row, None, rows);
+        ops.project(rows, [Projection { weight: wo, out: x }], Epilogue::Add);
+        self.times.products += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn mlp(&mut self, layer: usize) -> Result<()> {
+        let start = Instant::now();
+        let Self { shape, options, layers, pool, workers, state, .. } = self;
+        let Layer { mlp_norm, gate, up, down, .. } = &layers[layer];
+        let State { x, rows, gated, positions, .. } = state;
+        let mut ops = Ops { simd: options.simd, pool, workers };
+        rows.shape(positions.len(), shape.hidden, Wants::of(options.activations, &[gate, up]));
+        ops.norm(x, |row| row, Some((mlp_norm, shape.norm_eps)), rows);
+        gated.shape(positions.len(), shape.feed_forward, Wants::of(options.activations, &[down]));
+        ops.gated(rows, gate, up, gated);
+        ops.project(gated, [Projection { weight: down, out: x }], Epilogue::Add);
+        self.times.products += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()> {
+        let start = Instant::now();
+        let Self { shape, options, norm, output, embed, pool, workers, state, .. } = self;
+        let n = state.positions.len();
+        if let Some(bad) = wanted.iter().find(|w| w.row >= n) {
+            return Err(Error::fault(format!("logits of row {} of a step of {n} are asked for", bad.row)));
+        }
+        let known = |w: &&HeadRow<'_>| w.allowed.is_some_and(|a| a.iter().any(|&id| id as usize >= shape.vocab));
+        if wanted.iter().any(|w| known(&w)) {
+            return Err(Error::fault(format!(
+                "logits of a token outside the vocabulary of {} are asked for",
+                shape.vocab
+            )));
+        }
+        let weight = output.as_ref().unwrap_or(embed);
+        let rows = &mut state.rows;
+        rows.shape(wanted.len(), shape.hidden, Wants::of(options.activations, &[weight]));
+        let mut ops = Ops { simd: options.simd, pool, workers };
+        ops.norm(&state.x, |i| wanted[i].row, Some((norm, shape.norm_eps)), rows);
+        head::logits(&mut ops, weight, rows, wanted, out);
+        self.times.products += start.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    fn times(&self) -> Times {
+        self.times
+    }
+}
+
+/// Refuses what would read or write outside its place: those are faults of the caller, not of a user.
+fn check_step(step: &Step<'_>, shape: &Shape, pages: usize, sorted: &mut Vec<u64>) -> Result<()> {
+    let Step { tokens, positions, slots, work } = *step;
+    let n = tokens.len();
+    let fault = |what: String| Err(Error::fault(format!("a step that cannot be run: {what}")));
+    if positions.len() != n || slots.len() != n || work.order.len() != n || work.positions.len() != n {
+        return fault(format!(
+            "{n} tokens, {} positions, {} slots, {} rows of work",
+            positions.len(),
+            slots.len(),
+            work.order.len()
+        ));
+    }
+    if let Some(&bad) = tokens.iter().find(|&&t| t as usize >= shape.vocab) {
+        return fault(format!("token {bad} of a vocabulary of {}", shape.vocab));
+    }
+    if let Some(&bad) = positions.iter().find(|&&p| p as usize >= shape.context) {
+        return fault(format!("position {bad} of a context of {}", shape.context));
+    }
+    sorted.clear();
+    for (slot, &position) in slots.iter().zip(positions) {
+        if slot.page.0 as usize >= pages || slot.offset as usize != position as usize % PAGE_TOKENS {
+            return fault(format!("{slot:?} for position {position}, with {pages} pages"));
+        }
+        sorted.push(u64::from(slot.page.0) << 8 | u64::from(slot.offset));
+    }
+    sorted.sort_unstable();
+    if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+        return fault("one K/V slot is written twice".into());
+    }
+    if let Some(&bad) = work.pages.iter().find(|&&p| p as usize >= pages) {
+        return fault(format!("page {bad} of {pages} is to be read"));
+    }
+    sorted.clear();
+    sorted.extend(work.order.iter().map(|&r| u64::from(r)));
+    sorted.sort_unstable();
+    if sorted.iter().enumerate().any(|(i, &r)| i as u64 != r) {
+        return fault("its work does not name every row once".into());
+    }
+    Ok(())
+}

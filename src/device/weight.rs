@@ -1,7 +1,10 @@
 //! Weights as the model hands them to a device: raw GGML blocks or plain numbers, by row.
 
-use candle_core::quantized::GgmlDType;
+use crate::base::{Error, Result};
+use candle_core::quantized::{GgmlDType, QStorage, QTensor};
+use candle_core::{Device, Tensor};
 use memmap2::Mmap;
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -30,6 +33,29 @@ pub struct Weight {
     pub rows: usize,
     pub cols: usize,
     pub bytes: Bytes,
+}
+
+impl Weight {
+    /// Quantises `numbers` `[rows, cols]` with candle's quantiser.
+    pub fn quantise(kind: GgmlDType, rows: usize, cols: usize, numbers: &[f32]) -> Result<Self> {
+        let quantise = || -> candle_core::Result<Arc<[u8]>> {
+            let tensor = Tensor::from_slice(numbers, (rows, cols), &Device::Cpu)?;
+            Ok(QTensor::quantize(&tensor, kind)?.data()?.into())
+        };
+        let bytes = quantise().map_err(|e| Error::input(format!("a [{rows}, {cols}] matrix as {kind:?}: {e}")))?;
+        Ok(Self { kind, rows, cols, bytes: Bytes::Owned(bytes) })
+    }
+
+    /// The numbers `[rows, cols]`, by candle: what our own kernels are compared with.
+    pub fn dequantise(&self) -> Result<Vec<f32>> {
+        let dequantise = || -> candle_core::Result<Vec<f32>> {
+            // A copy, because a mapped file's bytes may lie unaligned.
+            let storage = QStorage::from_data(Cow::Owned(self.bytes.as_slice().to_vec()), &Device::Cpu, self.kind)?;
+            QTensor::new(storage, (self.rows, self.cols))?.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()
+        };
+        let Self { kind, rows, cols, .. } = self;
+        dequantise().map_err(|e| Error::input(format!("a [{rows}, {cols}] matrix of {kind:?}: {e}")))
+    }
 }
 
 /// One layer.

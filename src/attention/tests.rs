@@ -1,0 +1,427 @@
+//! Plans and CPU kernels together: every tree against the float64 reference, and every row against itself in other
+//! company, bit for bit.
+
+use super::*;
+use crate::base::rng;
+use crate::device::attend::{AttendWork, BLOCK};
+use crate::device::cpu::attend::{Attention, Heads, KvLayer, ParallelFor, kernels, serial};
+use crate::kv::{PAGE_TOKENS, Slot, TokenTree, pages_of};
+use half::f16;
+use proptest::prelude::*;
+use rand::Rng;
+use rayon::prelude::*;
+use std::collections::HashSet;
+
+fn rayon_for(n: usize, f: &(dyn Fn(usize) + Sync)) {
+    (0..n).into_par_iter().for_each(f);
+}
+
+/// A number in -1..1 for each seed and index (SplitMix64).
+fn number(seed: u64, i: u64) -> f32 {
+    let mut z = seed.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((z ^ (z >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
+}
+
+fn hash(seed: u64, token: u32) -> u64 {
+    (seed ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_add(u64::from(token) + 1)
+}
+
+/// A tree and its K/V. The numbers of a token are a function of its path, as in a model.
+struct World {
+    heads: Heads,
+    half: bool,
+    tree: TokenTree,
+    f32s: Vec<f32>,
+    f16s: Vec<f16>,
+}
+
+impl World {
+    fn new(pages: usize, heads: Heads, half: bool) -> Self {
+        let n = pages * heads.page_numbers();
+        // What nobody wrote must not matter: it is NaN.
+        let f32s = if half { Vec::new() } else { vec![f32::NAN; n] };
+        let f16s = if half { vec![f16::NAN; n] } else { Vec::new() };
+        Self { heads, half, tree: TokenTree::new(pages), f32s, f16s }
+    }
+
+    fn append(&mut self, b: BranchId, ids: &[u32]) {
+        let mut path = self.tree.tokens(b).into_iter().fold(7, hash);
+        let mut slots = Vec::new();
+        self.tree.append(b, ids, &mut slots).unwrap();
+        for (&id, slot) in ids.iter().zip(slots) {
+            path = hash(path, id);
+            self.write(slot, path);
+        }
+    }
+
+    fn write(&mut self, slot: Slot, path: u64) {
+        let d = self.heads.head_size;
+        for (i, kv) in token_kv(path, &self.heads, self.half).into_iter().enumerate() {
+            // i runs over [K|V][kv_head][d].
+            let (half, head, k) = (i / (self.heads.kv_heads * d), i / d % self.heads.kv_heads, i % d);
+            let at = (((slot.page.0 as usize * self.heads.kv_heads + head) * 2 + half) * PAGE_TOKENS
+                + usize::from(slot.offset))
+                * d
+                + k;
+            if self.half {
+                self.f16s[at] = f16::from_f32(kv);
+            } else {
+                self.f32s[at] = kv;
+            }
+        }
+    }
+
+    fn kv(&self) -> KvLayer<'_> {
+        if self.half { KvLayer::F16(&self.f16s) } else { KvLayer::F32(&self.f32s) }
+    }
+
+    /// The query of a row: a function of its path, so that the same row in another tree is the same.
+    fn queries(&self, rows: &[QueryRow]) -> Vec<f32> {
+        let width = self.heads.heads * self.heads.head_size;
+        let path =
+            |r: &QueryRow| self.tree.tokens(r.branch)[..=r.position as usize].iter().fold(99, |h, &t| hash(h, t));
+        rows.iter().flat_map(|r| (0..width as u64).map(move |i| 2.0 * number(path(r), i))).collect()
+    }
+
+    fn run_with(
+        &self,
+        attention: &mut Attention,
+        work: &AttendWork,
+        rows: &[QueryRow],
+        how: ParallelFor<'_>,
+    ) -> Vec<f32> {
+        let q = self.queries(rows);
+        let mut out = vec![f32::NAN; q.len()];
+        attention.run(work, self.kv(), &q, &mut out, how);
+        out
+    }
+
+    fn run(&self, method: Method, rows: &[QueryRow]) -> Vec<f32> {
+        let mut planner = Planner::new(method);
+        let work = planner.plan(&self.tree, rows);
+        check_work(work, rows, &self.tree, method);
+        self.run_with(&mut Attention::new(self.heads).unwrap(), work, rows, &serial)
+    }
+
+    fn reference(&self, row: &QueryRow, q: &[f32]) -> Vec<f64> {
+        let n = self.heads.kv_heads * self.heads.head_size;
+        let mut path = 7;
+        let tokens: Vec<Vec<f32>> = self.tree.tokens(row.branch)[..=row.position as usize]
+            .iter()
+            .map(|&t| {
+                path = hash(path, t);
+                token_kv(path, &self.heads, self.half)
+            })
+            .collect();
+        let query = reference::Query {
+            q,
+            keys: tokens.iter().map(|t| &t[..n]).collect(),
+            values: tokens.iter().map(|t| &t[n..]).collect(),
+        };
+        reference::attend(&query, self.heads.heads, self.heads.kv_heads, self.heads.head_size).0
+    }
+
+    /// Every output number within `tol` of the reference, NaN failing.
+    fn compare(&self, rows: &[QueryRow], out: &[f32], tol: f64) {
+        let width = self.heads.heads * self.heads.head_size;
+        let q = self.queries(rows);
+        rows.par_iter().enumerate().for_each(|(i, row)| {
+            let expected = self.reference(row, &q[i * width..(i + 1) * width]);
+            for (a, b) in out[i * width..(i + 1) * width].iter().zip(&expected) {
+                let diff = (f64::from(*a) - b).abs();
+                assert!(!(diff.is_nan() || diff > tol), "row {i} {row:?}: {a} instead of {b}");
+            }
+        });
+    }
+}
+
+/// `[K|V][kv_head][d]` of the token at the end of `path`, as stored.
+fn token_kv(path: u64, heads: &Heads, half: bool) -> Vec<f32> {
+    let n = 2 * heads.kv_heads * heads.head_size;
+    let store = |x: f32| if half { f16::from_f32(x).to_f32() } else { x };
+    (0..n as u64).map(|i| store(number(path, i))).collect()
+}
+
+/// What any plan must fulfil: every row sees every position of its path once, through the page that holds it.
+fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree, method: Method) {
+    let mut order = work.order.clone();
+    order.sort_unstable();
+    assert_eq!(order, (0..rows.len() as u32).collect::<Vec<_>>(), "the order is a permutation");
+    let mut seen: Vec<Vec<u32>> = rows.iter().map(|r| vec![u32::MAX; r.position as usize + 1]).collect();
+    let mut kv_tokens = 0;
+    let mut partials = HashSet::new();
+    for unit in &work.units {
+        for r in unit.rows.clone() {
+            assert!(partials.insert(work.partial_first[r as usize] + unit.block), "a partial is written once");
+            assert!(work.partial_first[r as usize] + unit.block < work.partial_first[r as usize + 1]);
+        }
+        for piece in &work.pieces[unit.pieces.start as usize..unit.pieces.end as usize] {
+            assert!(piece.len > 0 && piece.start / BLOCK as u32 == unit.block);
+            assert_eq!((piece.start + piece.len - 1) / BLOCK as u32, unit.block);
+            let mut read = false;
+            for r in piece.rows.start.max(unit.rows.start)..piece.rows.end.min(unit.rows.end) {
+                read = true;
+                let row = work.order[r as usize] as usize;
+                assert_eq!(work.positions[r as usize], rows[row].position);
+                assert!(piece.start <= rows[row].position, "a row of a piece sees its first token");
+                for p in piece.start..(piece.start + piece.len).min(rows[row].position + 1) {
+                    let page = work.pages[(piece.first_page + p / 16 - piece.start / 16) as usize];
+                    assert_eq!(std::mem::replace(&mut seen[row][p as usize], page), u32::MAX, "seen twice");
+                }
+            }
+            kv_tokens += if read { u64::from(piece.len) } else { 0 };
+        }
+    }
+    assert_eq!(partials.len(), work.partials());
+    assert_eq!(work.io.kv_tokens, kv_tokens);
+    for (row, seen) in rows.iter().zip(&seen) {
+        let slots = tree.slots(row.branch);
+        let expected: Vec<u32> = slots[..=row.position as usize].iter().map(|s| s.page.0).collect();
+        assert_eq!(seen, &expected, "{method}: the pages of {row:?}");
+    }
+    let mut units = 0;
+    for task in &work.tasks {
+        assert_eq!(task.start, units, "tasks cover the units in order");
+        units = task.end;
+    }
+    assert_eq!(units as usize, work.units.len());
+    assert_eq!(work.io.radix_tokens, rows.iter().map(|r| u64::from(r.position) + 1).sum::<u64>());
+    let union: HashSet<(u32, u32)> = rows
+        .iter()
+        .flat_map(|r| {
+            tree.slots(r.branch)[..=r.position as usize]
+                .iter()
+                .map(|s| (s.page.0, u32::from(s.offset)))
+                .collect::<Vec<_>>()
+        })
+        .collect();
+    assert_eq!(work.io.unique_tokens, union.len() as u64);
+    match method {
+        Method::Flatten | Method::Node | Method::NodeChunk => assert_eq!(work.io.kv_tokens, union.len() as u64),
+        Method::Auto => assert!(work.io.kv_tokens >= union.len() as u64),
+        _ => {}
+    }
+}
+
+/// How a random tree grows.
+#[derive(Debug, Clone)]
+struct Spec {
+    heads: Heads,
+    half: bool,
+    seed: u64,
+    leaves: usize,
+    longest_run: usize,
+    first_run: usize,
+    shape: u8,
+}
+
+fn heads(group: usize, kv_heads: usize, head_size: usize) -> Heads {
+    Heads { heads: group * kv_heads, kv_heads, head_size }
+}
+
+fn spec() -> impl Strategy<Value = Spec> {
+    let sizes = (prop::sample::select(vec![1, 3, 4, 8]), 1..3usize, prop::sample::select(vec![8, 24, 64, 80, 96, 128]));
+    let leaves = prop_oneof![3 => 1..8usize, 2 => 8..40usize, 1 => 40..300usize];
+    (sizes, any::<bool>(), any::<u64>(), leaves, 1..90usize, 1..600usize, 0..5u8).prop_map(
+        |((g, h, d), half, seed, leaves, longest_run, first_run, shape)| Spec {
+            heads: heads(g, h, d),
+            half,
+            seed,
+            leaves,
+            longest_run,
+            first_run,
+            shape,
+        },
+    )
+}
+
+/// Grows the tree and chooses rows: mostly one a branch at its end, sometimes many, sometimes none.
+fn grow(spec: &Spec) -> (World, Vec<QueryRow>) {
+    let mut r = rng::stream(spec.seed, "tree", &[]);
+    let pages = pages_of(0, spec.first_run as u32) + spec.leaves * (spec.longest_run / 8 + 4) + 8;
+    let mut w = World::new(pages, spec.heads, spec.half);
+    let first = w.tree.open();
+    let run = |r: &mut rand_chacha::ChaCha8Rng, longest: usize| {
+        (0..r.random_range(1..=longest)).map(|_| r.random_range(0..50)).collect::<Vec<u32>>()
+    };
+    let ids = run(&mut r, spec.first_run);
+    w.append(first, &ids);
+    let mut branches = vec![first];
+    while branches.len() < spec.leaves {
+        let from = match spec.shape {
+            // Star, comb (always the newest), wide (the first few), otherwise anywhere; a second root now and then.
+            0 => branches[0],
+            1 => branches[branches.len() - 1],
+            2 => branches[r.random_range(0..branches.len().min(3))],
+            _ => branches[r.random_range(0..branches.len())],
+        };
+        let b = if spec.shape == 4 && r.random_range(0..6) == 0 { w.tree.open() } else { w.tree.fork(from) };
+        // An empty node: a branch with nothing of its own.
+        if w.tree.is_empty(b) || r.random_range(0..8) > 0 {
+            let ids = run(&mut r, spec.longest_run);
+            w.append(b, &ids);
+        }
+        if spec.shape != 0 && r.random_range(0..2) == 0 {
+            let ids = run(&mut r, spec.longest_run.min(5));
+            w.append(from, &ids);
+        }
+        branches.push(b);
+    }
+    w.tree.check();
+    let mut rows = Vec::new();
+    for &branch in &branches {
+        let len = w.tree.len(branch) as u32;
+        let many = match r.random_range(0..10) {
+            0 => 0,
+            1 => r.random_range(1..=len.min(70)),
+            _ => 1,
+        };
+        rows.extend((len - many..len).map(|position| QueryRow { branch, position }));
+    }
+    if rows.is_empty() {
+        rows.push(QueryRow { branch: first, position: 0 });
+    }
+    (w, rows)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Any tree, heads, head size and storage: within float32 rounding of the float64 reference.
+    #[test]
+    fn random_trees_agree_with_the_reference(spec in spec()) {
+        let (w, rows) = grow(&spec);
+        let out = w.run(Method::Flatten, &rows);
+        w.compare(&rows, &out, 5e-6);
+    }
+
+    /// All methods, threads and row subsets give the same bits, and the same as each row's path alone in a tree of its own.
+    #[test]
+    fn a_row_depends_on_its_own_path_alone(spec in spec()) {
+        let (mut w, rows) = grow(&spec);
+        let out = w.run(Method::Flatten, &rows);
+        for method in [Method::Auto, Method::Node, Method::NodeChunk, Method::Radix] {
+            assert_eq!(bits(&w.run(method, &rows)), bits(&out), "{method}");
+        }
+        let mut planner = Planner::with_parallel(Method::Auto, Parallel { threads: 64, kv_heads: 1, group: 4 });
+        let work = planner.plan(&w.tree, &rows);
+        check_work(work, &rows, &w.tree, Method::Auto);
+        let split = w.run_with(&mut Attention::new(w.heads).unwrap(), work, &rows, &rayon_for);
+        assert_eq!(bits(&split), bits(&out), "split by rows, on threads");
+        // Alone, in a tree of its own.
+        let width = w.heads.heads * w.heads.head_size;
+        for i in (0..rows.len()).step_by(rows.len().div_ceil(5)) {
+            let path = w.tree.tokens(rows[i].branch)[..=rows[i].position as usize].to_vec();
+            let mut chain = World::new(pages_of(0, path.len() as u32), w.heads, w.half);
+            let branch = chain.tree.open();
+            chain.append(branch, &path);
+            let alone = chain.run(Method::Flatten, &[QueryRow { branch, position: rows[i].position }]);
+            assert_eq!(bits(&alone), bits(&out[i * width..(i + 1) * width]), "row {i} alone");
+        }
+        // Segments split by newcomers at every place they can be.
+        let mut r = rng::stream(spec.seed, "split", &[]);
+        for _ in 0..4 {
+            let path = w.tree.tokens(rows[r.random_range(0..rows.len())].branch);
+            let cut = r.random_range(0..=path.len());
+            let b = w.tree.open();
+            w.tree.advance(b, &path[..cut]);
+            if w.tree.append(b, &[77], &mut Vec::new()).is_err() {
+                break;
+            }
+        }
+        w.tree.check();
+        assert_eq!(bits(&w.run(Method::Flatten, &rows)), bits(&out), "after splits");
+        // Every third row alone with its like.
+        let some: Vec<usize> = (0..rows.len()).step_by(3).collect();
+        let part = w.run(Method::Flatten, &some.iter().map(|&i| rows[i]).collect::<Vec<_>>());
+        for (j, &i) in some.iter().enumerate() {
+            assert_eq!(bits(&part[j * width..(j + 1) * width]), bits(&out[i * width..(i + 1) * width]));
+        }
+    }
+
+    /// Every table of kernels that this machine runs.
+    #[test]
+    fn all_kernels_agree_with_the_reference(spec in spec()) {
+        let (w, rows) = grow(&Spec { leaves: spec.leaves.min(6), ..spec });
+        let mut planner = Planner::new(Method::Flatten);
+        let work = planner.plan(&w.tree, &rows);
+        for table in kernels::available() {
+            let mut attention = Attention::with_kernels(w.heads, table).unwrap();
+            let out = w.run_with(&mut attention, work, &rows, &serial);
+            w.compare(&rows, &out, 5e-6);
+        }
+    }
+}
+
+fn bits(numbers: &[f32]) -> Vec<u32> {
+    numbers.iter().map(|x| x.to_bits()).collect()
+}
+
+/// Regular trees of the measured tables: bytes by the formulas of the method table.
+#[test]
+fn io_follows_the_formulas() {
+    let (p, b, own) = (1000u32, 20u32, 100u32);
+    let mut tree = TokenTree::new(1000);
+    let root = tree.open();
+    let mut slots = Vec::new();
+    tree.append(root, &vec![1; p as usize], &mut slots).unwrap();
+    let rows: Vec<QueryRow> = (0..b)
+        .map(|i| {
+            let branch = tree.fork(root);
+            tree.append(branch, &vec![i; own as usize], &mut slots).unwrap();
+            QueryRow { branch, position: p + own - 1 }
+        })
+        .collect();
+    tree.release(root);
+    let io = |method| Planner::new(method).plan(&tree, &rows).io;
+    let unique = u64::from(p + b * own);
+    for method in [Method::Flatten, Method::Node, Method::NodeChunk] {
+        let io = io(method);
+        assert_eq!((io.kv_tokens, io.unique_tokens, io.radix_tokens), (unique, unique, u64::from(b * (p + own))));
+    }
+    assert_eq!(io(Method::Radix).kv_tokens, u64::from(b * (p + own)));
+    // Five blocks a path of 1100.
+    assert_eq!(io(Method::Radix).partial_rows, u64::from(b * 5));
+    assert_eq!(io(Method::Flatten).partial_rows, u64::from(b * 5));
+}
+
+/// A NaN in the K/V that a row sees comes out; one that it does not see stays out.
+#[test]
+fn nan_reaches_exactly_the_rows_that_see_it() {
+    for half in [false, true] {
+        let mut w = World::new(64, heads(3, 1, 64), half);
+        let a = w.tree.open();
+        w.append(a, &[1; 70]);
+        let b = w.tree.fork(a);
+        w.append(a, &[2; 10]);
+        w.append(b, &[3; 10]);
+        let slot = w.tree.slots(b)[75];
+        let at = slot.page.0 as usize * w.heads.page_numbers() + usize::from(slot.offset) * 64;
+        if half {
+            w.f16s[at] = f16::NAN
+        } else {
+            w.f32s[at] = f32::NAN
+        }
+        let rows = [(a, 79), (b, 74), (b, 75), (b, 79)].map(|(branch, position)| QueryRow { branch, position });
+        for table in kernels::available() {
+            let mut planner = Planner::new(Method::Flatten);
+            let work = planner.plan(&w.tree, &rows);
+            let out = w.run_with(&mut Attention::with_kernels(w.heads, table).unwrap(), work, &rows, &serial);
+            let nan: Vec<bool> = out.chunks(3 * 64).map(|row| row.iter().all(|x| x.is_nan())).collect();
+            assert_eq!(nan, [false, false, true, true], "{}", table.name);
+            assert!(out[..2 * 3 * 64].iter().all(|x| x.is_finite()));
+        }
+    }
+}
+
+#[test]
+fn names_are_read_back_and_unknown_ones_list_the_known() {
+    for method in Method::ALL {
+        assert_eq!(method.name().parse::<Method>().unwrap(), method);
+        assert_eq!(Method::live(method.name()).is_ok(), method.is_live());
+    }
+    assert!(Method::live("medusa").unwrap_err().message().contains("bench"));
+    assert!("flat".parse::<Method>().unwrap_err().message().contains("deft-flatten"));
+}

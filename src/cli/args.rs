@@ -1,0 +1,337 @@
+//! The command line as types. The words are the contract's; others script against them.
+
+use crate::base::size::Size;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::path::PathBuf;
+
+#[derive(Debug, Parser)]
+#[command(name = "totara", version, about = "Tree-search reasoning on a local Llama model", propagate_version = true)]
+#[command(after_help = "Without a command: the start screen on a terminal, else as `totara solve --no-tui`.")]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Option<Command>,
+    #[command(flatten)]
+    pub screen: ScreenArgs,
+    #[command(flatten)]
+    pub common: Common,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Solve one puzzle, on the screen or without it
+    Solve(SolveArgs),
+    /// Solve many puzzles with several strategies, without a screen
+    Eval(EvalArgs),
+    /// Watch a recorded run again
+    Replay(ReplayArgs),
+    /// Check strategy files
+    Check(CheckArgs),
+    /// Print the JSON Schema of strategy files
+    Schema,
+    /// Strategies: what is there, as text to start from
+    #[command(subcommand)]
+    Strategy(StrategyCommand),
+    /// Tasks: kinds of puzzles
+    #[command(subcommand)]
+    Task(TaskCommand),
+    /// Models: what is there, and getting one
+    #[command(subcommand)]
+    Model(ModelCommand),
+    /// Continue a text with the same engine
+    Complete(CompleteArgs),
+    /// Measure kernels and engine
+    #[command(subcommand)]
+    Bench(BenchCommand),
+    /// Look at device, memory, terminal and cache; check the kernels
+    Doctor(DoctorArgs),
+}
+
+/// Flags of every command that uses a model.
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Model and engine")]
+pub struct Common {
+    /// A known name, a GGUF file, a safetensors folder, random:SHAPE, scripted:FILE or random-proposer
+    #[arg(long, global = true, value_name = "MODEL")]
+    pub model: Option<String>,
+    /// A further folder in which models lie
+    #[arg(long, global = true, value_name = "DIR")]
+    pub model_dir: Option<PathBuf>,
+    /// A chat template that stands in for the model's own
+    #[arg(long, global = true, value_name = "FILE")]
+    pub chat_template: Option<PathBuf>,
+    /// Where the arithmetic is done: auto, cpu or cuda[:N]
+    #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
+    pub device: String,
+    /// Threads of the CPU device [default: available cores]
+    #[arg(long, global = true, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub threads: Option<u16>,
+    /// Seed of generated puzzles and of the sampler
+    #[arg(long, global = true, default_value_t = 0, value_name = "N")]
+    pub seed: u64,
+    /// How attention is split: auto, deft-flatten, deft-node, deft-node-chunk or radix
+    #[arg(long, global = true, default_value = "auto", value_name = "METHOD")]
+    pub attention: String,
+    /// K/V memory on the device: bytes, KiB/MiB/GiB, or a share of what is free
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub kv_budget: Option<Size>,
+    /// Number type of activations in products
+    #[arg(long, global = true, value_enum, default_value_t = Activations::Int8)]
+    pub activations: Activations,
+    /// One JSON object a line on standard output
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Nothing on standard error but errors
+    #[arg(long, short, global = true)]
+    pub quiet: bool,
+    /// More on standard error
+    #[arg(long, short, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Activations {
+    Int8,
+    F32,
+}
+
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "Screen")]
+pub struct ScreenArgs {
+    /// Leave the mouse to the terminal
+    #[arg(long, global = true)]
+    pub no_mouse: bool,
+    /// Draw with ASCII characters only
+    #[arg(long, global = true)]
+    pub ascii: bool,
+    /// Colours: light or dark background, or none (NO_COLOR is honoured)
+    #[arg(long, global = true, value_enum)]
+    pub theme: Option<Theme>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Theme {
+    Light,
+    Dark,
+    None,
+}
+
+/// Where a puzzle comes from.
+#[derive(Debug, Clone, Args)]
+pub struct PuzzleArgs {
+    /// Kind of puzzle
+    #[arg(long, default_value = "sorting", value_name = "TASK")]
+    pub task: String,
+    /// The puzzle itself: text, @FILE, or - for standard input
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["size", "data"])]
+    pub input: Option<String>,
+    /// Generate a puzzle of this size from --seed
+    #[arg(long, value_name = "N", conflicts_with = "data")]
+    pub size: Option<usize>,
+    /// Take the puzzle from a data file (CSV or JSON lines)
+    #[arg(long, value_name = "FILE", requires = "id")]
+    pub data: Option<PathBuf>,
+    /// Which puzzle of --data
+    #[arg(long, value_name = "ID", requires = "data")]
+    pub id: Option<String>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct SolveArgs {
+    #[command(flatten)]
+    pub puzzle: PuzzleArgs,
+    /// A built-in strategy's name, or a YAML file [default: the task's own]
+    #[arg(long, value_name = "NAME|FILE")]
+    pub strategy: Option<String>,
+    /// No screen: progress on standard error, the answer on standard output
+    #[arg(long)]
+    pub no_tui: bool,
+    /// Record the run into this file [default: the state folder]
+    #[arg(long, value_name = "FILE", conflicts_with = "no_record")]
+    pub record: Option<PathBuf>,
+    /// Do not record the run
+    #[arg(long)]
+    pub no_record: bool,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+/// Bounds that stand in for the strategy's own.
+#[derive(Debug, Clone, Default, Args)]
+pub struct LimitArgs {
+    /// Stop after this many computed tokens
+    #[arg(long, value_name = "N")]
+    pub max_tokens: Option<u64>,
+    /// Stop after this many thoughts
+    #[arg(long, value_name = "N")]
+    pub max_thoughts: Option<u64>,
+    /// Stop after this many seconds
+    #[arg(long, value_name = "S")]
+    pub max_seconds: Option<f64>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct EvalArgs {
+    /// Kind of puzzle
+    #[arg(long, default_value = "sorting", value_name = "TASK")]
+    pub task: String,
+    /// Puzzles from a data file (CSV or JSON lines)
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "count"])]
+    pub data: Option<PathBuf>,
+    /// Sizes of generated puzzles
+    #[arg(long, value_name = "N,N", value_delimiter = ',')]
+    pub sizes: Vec<usize>,
+    /// Generated puzzles of each size
+    #[arg(long, value_name = "N", default_value_t = 30)]
+    pub count: usize,
+    /// Strategies, by name or file
+    #[arg(long, value_name = "NAME|FILE", required = true, num_args = 1..)]
+    pub strategy: Vec<String>,
+    /// Folder of the results
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Puzzles in flight at once
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    pub parallel: u16,
+    /// Go on where an earlier run into the same folder stopped
+    #[arg(long)]
+    pub resume: bool,
+    /// Only the i-th of n parts of the puzzles
+    #[arg(long, value_name = "i/n")]
+    pub shard: Option<String>,
+    #[command(flatten)]
+    pub limits: LimitArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ReplayArgs {
+    /// A run's id, a record file, or `last`
+    #[arg(value_name = "RUN", default_value = "last")]
+    pub run: String,
+    /// Print the tree as text instead of showing it
+    #[arg(long)]
+    pub no_tui: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct CheckArgs {
+    /// Strategy files
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum StrategyCommand {
+    /// Name, task and first line of each built-in strategy
+    List,
+    /// The YAML text of a built-in strategy
+    Show {
+        name: String,
+        /// The task it is for, where several have a strategy of that name
+        #[arg(long)]
+        task: Option<String>,
+    },
+    /// Write a commented strategy file to start from
+    New { file: PathBuf },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum TaskCommand {
+    /// The kinds of puzzles
+    List,
+    /// What a task takes and offers to prompts
+    Show { name: String },
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum ModelCommand {
+    /// Models in the cache, in --model-dir and in the Hugging Face cache
+    List,
+    /// Fetch a model into the cache
+    Pull {
+        /// A known name, or hf:owner/repo/file where that is built in
+        name: Option<String>,
+    },
+    /// What a model is made of
+    Info,
+    /// Token ids of a text
+    Tokenize {
+        #[arg(long, allow_hyphen_values = true)]
+        text: String,
+    },
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct CompleteArgs {
+    /// The text to continue: text, @FILE, or - for standard input
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    pub prompt: String,
+    #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
+    pub temperature: f32,
+    #[arg(long, value_name = "N")]
+    pub top_k: Option<usize>,
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub top_p: Option<f32>,
+    #[arg(long, value_name = "X", allow_hyphen_values = true)]
+    pub min_p: Option<f32>,
+    #[arg(long, value_name = "X", default_value_t = 1.0, allow_hyphen_values = true)]
+    pub repetition_penalty: f32,
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    pub max_tokens: usize,
+    /// End before this text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    pub stop: Vec<String>,
+    /// Put the prompt through the model's chat template as one user turn
+    #[arg(long)]
+    pub chat: bool,
+    /// Samples of the same prompt
+    #[arg(long, short, value_name = "N", default_value_t = 1)]
+    pub n: usize,
+}
+
+#[derive(Debug, Clone, Subcommand)]
+pub enum BenchCommand {
+    /// Tree attention: methods side by side on the same tree
+    Attention(BenchAttentionArgs),
+    /// Decode and prefill speed of the engine
+    Decode(BenchDecodeArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchAttentionArgs {
+    /// nodes per level / tokens per level (1,20/4000,100), a tree file, a recording, or random:SEED
+    #[arg(long, default_value = "1,20/4000,100")]
+    pub tree: String,
+    /// Query heads / K/V heads
+    #[arg(long, default_value = "9/3")]
+    pub heads: String,
+    #[arg(long, default_value_t = 64)]
+    pub head_size: usize,
+    #[arg(long, default_value = "f16")]
+    pub dtype: String,
+    /// Methods, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',')]
+    pub method: Vec<String>,
+    /// CUDA: layers in the captured graph
+    #[arg(long, default_value_t = 1)]
+    pub graph_layers: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchDecodeArgs {
+    /// Tokens of the shared prompt
+    #[arg(long, default_value_t = 1024)]
+    pub prompt: usize,
+    /// Branches that share it
+    #[arg(long, default_value = "1,10,20,32", value_delimiter = ',')]
+    pub branches: Vec<usize>,
+    /// Tokens decoded on each branch
+    #[arg(long, default_value_t = 32)]
+    pub steps: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct DoctorArgs {
+    /// Run every kernel of this build against its reference
+    #[arg(long)]
+    pub selftest: bool,
+}

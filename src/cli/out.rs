@@ -1,0 +1,38 @@
+//! Standard output for results: a failed write is an error with exit code 4, a closed pipe ends the program quietly as
+//! the signal would (128 + 13).
+
+use crate::base::{Error, Result};
+use std::io::{ErrorKind, Write};
+
+/// Writes one line of results and flushes it.
+pub fn line(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
+    finish(written)
+}
+
+/// Writes a piece of a result that is still growing.
+pub fn piece(text: &str) -> Result<()> {
+    let mut out = std::io::stdout().lock();
+    finish(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
+}
+
+fn finish(written: std::io::Result<()>) -> Result<()> {
+    match written {
+        Ok(()) => Ok(()),
+        Err(e) if e.kind() == ErrorKind::BrokenPipe => std::process::exit(128 + 13),
+        Err(e) => Err(Error::fault(format!("standard output cannot be written: {e}"))),
+    }
+}
+
+/// One JSON object as a line.
+pub fn json(value: &serde_json::Value) -> Result<()> {
+    line(&value.to_string())
+}
+
+/// Tells the user something on standard error; a closed standard error is nobody listening, not a failure.
+pub fn tell(text: &str) {
+    let mut err = std::io::stderr().lock();
+    // Nothing can be done where even standard error is gone.
+    drop(writeln!(err, "{text}"));
+}

@@ -1,0 +1,234 @@
+//! `totara solve --no-tui`: one puzzle, progress on standard error, the answer on standard output.
+
+use super::args::{Common, LimitArgs, PuzzleArgs, SolveArgs};
+use super::{lm, out, puzzle, runtime};
+use crate::base::text::sanitize_line;
+use crate::base::{Error, Result};
+use crate::search::event::{Command, Event, Limits, Outcome, Reason};
+use crate::search::record::{Header, Recorder};
+use crate::search::run::{RunSpec, start};
+use crate::search::tree::{Status, ThoughtTree};
+use crate::strategy::{self, Strategy};
+use crate::task::{self, Puzzle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde_json::{Value, json};
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// How often a line is printed where standard error is no terminal.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// What `totara` without a command and without a terminal solves.
+pub fn defaults() -> SolveArgs {
+    SolveArgs {
+        puzzle: PuzzleArgs { task: "sorting".into(), input: None, size: None, data: None, id: None },
+        strategy: None,
+        no_tui: true,
+        record: None,
+        no_record: false,
+        limits: LimitArgs::default(),
+    }
+}
+
+impl LimitArgs {
+    pub fn limits(&self) -> Result<Limits> {
+        if let Some(s) = self.max_seconds.filter(|s| !s.is_finite() || *s <= 0.0) {
+            return Err(Error::input(format!("--max-seconds {s} is not a number of seconds above 0")));
+        }
+        Ok(Limits { tokens: self.max_tokens, thoughts: self.max_thoughts, seconds: self.max_seconds })
+    }
+}
+
+/// The strategy of that name or file, for that task; without one the task's own.
+pub fn strategy(named: Option<&str>, task: &str) -> Result<Arc<Strategy>> {
+    let name = match named {
+        Some(name) => name,
+        None => task::by_name(task)?.default_strategy(),
+    };
+    strategy::library::resolve(name, task).map(Arc::new)
+}
+
+/// Solves one puzzle and prints the answer, or the contract's row.
+pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
+    let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
+    let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task)?;
+    let limits = args.limits.limits()?;
+    let lm = lm::open(common, &lm::Told::new(common))?;
+    let record = recorder(common, args, Header::new(&*puzzle, &strategy, &*lm, common.seed, &command_line()))?;
+    let runtime = runtime()?;
+    let _inside = runtime.enter();
+    let spec = RunSpec { puzzle: puzzle.clone(), strategy: strategy.clone(), lm, seed: common.seed, paused: false, limits, record };
+    let (outcome, signal) = runtime.block_on(drive(spec, common))?;
+    if common.json {
+        out::json(&row(&*puzzle, &strategy, &outcome))?;
+    } else {
+        if !common.quiet {
+            out::tell(&summary(&outcome));
+        }
+        if let Some(line) = answer_line(&outcome) {
+            out::line(&line)?;
+        }
+    }
+    Ok(signal.map_or(outcome.reason.exit_code(), |s| 128 + s))
+}
+
+/// Where the run is recorded, as the flags say.
+pub fn recorder(common: &Common, args: &SolveArgs, header: Header) -> Result<Option<Recorder>> {
+    if args.no_record {
+        return Ok(None);
+    }
+    match &args.record {
+        Some(path) => Recorder::create_at(path, header).map(Some),
+        // A state folder that cannot be written costs the record, not the run.
+        None => Ok(Recorder::create(header)
+            .map_err(|e| {
+                if !common.quiet {
+                    out::tell(&format!("the run is not recorded: {e}"));
+                }
+            })
+            .ok()),
+    }
+}
+
+/// The command line as given, for the record.
+pub fn command_line() -> Vec<String> {
+    std::env::args_os().map(|a| a.to_string_lossy().into_owned()).collect()
+}
+
+/// Runs the search to its end; a signal asks it to stop, so that the best answer so far is still told.
+async fn drive(spec: RunSpec, common: &Common) -> Result<(Outcome, Option<u8>)> {
+    let mut signals = super::signals::Signals::new()?;
+    let mut told = Told::new(common);
+    let mut handle = start(spec)?;
+    let mut signal = None;
+    loop {
+        tokio::select! {
+            event = handle.events.recv() => match event {
+                Some(Event::Ended { outcome }) => {
+                    told.finish();
+                    return Ok((outcome, signal));
+                }
+                Some(event) => told.event(&event),
+                None => return Err(Error::fault("the search stopped without an end; this is a fault of the program")),
+            },
+            number = signals.next() => {
+                // The second one does not wait for the search to save itself.
+                if signal.replace(number).is_some() {
+                    std::process::exit(128 + i32::from(number));
+                }
+                drop(handle.commands.send(Command::Quit));
+            }
+        }
+    }
+}
+
+/// Progress on standard error: one line that changes on a terminal, a line now and then elsewhere.
+struct Told {
+    bar: Option<ProgressBar>,
+    lines: bool,
+    verbose: bool,
+    last: Instant,
+    tree: ThoughtTree,
+}
+
+impl Told {
+    fn new(common: &Common) -> Self {
+        let terminal = std::io::stderr().is_terminal();
+        let bar = (!common.quiet && terminal).then(|| {
+            let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr_with_hz(10));
+            if let Ok(style) = ProgressStyle::with_template("{spinner} {elapsed} {wide_msg}") {
+                bar.set_style(style);
+            }
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Self { bar, lines: !common.quiet && !terminal, verbose: common.verbose > 0 && !common.quiet, last: Instant::now(), tree: ThoughtTree::default() }
+    }
+
+    fn say(&self, text: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| out::tell(text)),
+            None => out::tell(text),
+        }
+    }
+
+    fn event(&mut self, event: &Event) {
+        if self.verbose {
+            drop(self.tree.apply(event));
+        }
+        match event {
+            Event::Note { text } if self.bar.is_some() || self.lines => self.say(&format!("note: {}", sanitize_line(text))),
+            Event::Status { node, status: status @ (Status::Pruned | Status::Answer), why } if self.verbose => {
+                let text = sanitize_line(&self.tree.path_text(*node));
+                let why = why.as_deref().map(sanitize_line).unwrap_or_default();
+                self.say(&format!("{node} {status:?} {text:?}: {why}"));
+            }
+            Event::Progress { depth, frontier, best_score, thoughts, usage, seconds, .. } => {
+                let line = format!(
+                    "depth {depth}, {thoughts} thoughts ({frontier} open), best score {best_score:.3}, {} tokens",
+                    usage.tokens()
+                );
+                if let Some(bar) = &self.bar {
+                    bar.set_message(line);
+                } else if self.lines && self.last.elapsed() >= LINE_EVERY {
+                    self.last = Instant::now();
+                    out::tell(&format!("{seconds:.0} s: {line}"));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// How a run ended, for people.
+pub fn summary(outcome: &Outcome) -> String {
+    let verdict = if outcome.solved { "solved" } else { "not solved" };
+    let reason = if outcome.reason == Reason::Solved { String::new() } else { format!(" ({})", outcome.reason) };
+    format!(
+        "{verdict}{reason}: {}; {} thoughts, {} tokens computed ({} prompt, {} sampled, {} scored), {:.1} s",
+        sanitize_line(&outcome.why),
+        outcome.thoughts,
+        outcome.usage.tokens(),
+        outcome.usage.prompt,
+        outcome.usage.sampled,
+        outcome.usage.scored,
+        outcome.seconds
+    )
+}
+
+/// The answer for standard output: as the puzzle read it, else the text of the best thought.
+pub fn answer_line(outcome: &Outcome) -> Option<String> {
+    match (&outcome.answer, &outcome.answer_text) {
+        (Some(Value::String(text)), _) => Some(sanitize_line(text)),
+        (Some(value), _) => Some(value.to_string()),
+        (None, Some(text)) => Some(sanitize_line(text)),
+        (None, None) => None,
+    }
+}
+
+/// The contract's row of `solve --json`.
+pub fn row(puzzle: &dyn Puzzle, strategy: &Strategy, outcome: &Outcome) -> Value {
+    json!({
+        "task": puzzle.task(),
+        "id": puzzle.id(),
+        "strategy": strategy.name,
+        "solved": outcome.solved,
+        "error_score": outcome.error_score,
+        "answer": outcome.answer,
+        "thoughts": outcome.thoughts,
+        "tokens": outcome.usage.tokens(),
+        "prompt_tokens": outcome.usage.prompt,
+        "sampled_tokens": outcome.usage.sampled,
+        "scored_tokens": outcome.usage.scored,
+        "logical_tokens": outcome.usage.logical,
+        "seconds": outcome.seconds,
+        "reason": outcome.reason.to_string(),
+    })
+}

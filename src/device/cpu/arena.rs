@@ -1,0 +1,204 @@
+//! Memory for K and V: `[layer][page][kv_head][K|V][16][head size]`, so that K and V of one (page, head) are contiguous.
+
+use super::shared::Shared;
+use crate::base::size::Human;
+use crate::base::{Error, Result};
+use crate::kv::{PAGE_TOKENS, Slot};
+use half::f16;
+use half::slice::HalfFloatSliceExt;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+
+/// Numbers that K and V are kept in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvNumber {
+    F16,
+    F32,
+}
+
+impl KvNumber {
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F16 => 2,
+            Self::F32 => 4,
+        }
+    }
+}
+
+/// K and V of one layer: `[page][kv_head][K|V][16][head size]`.
+#[derive(Debug, Clone, Copy)]
+pub enum KvLayer<'a> {
+    F16(&'a [f16]),
+    F32(&'a [f32]),
+}
+
+/// Pages of all layers. The system hands memory out page by page as it is first written.
+pub struct Arena {
+    number: KvNumber,
+    pages: usize,
+    layers: usize,
+    kv_heads: usize,
+    head_size: usize,
+    layout: Layout,
+    memory: *mut u8,
+}
+
+// SAFETY: the arena owns its memory, and all access goes through `&self` and `&mut self`.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+impl Arena {
+    pub fn new(number: KvNumber, pages: usize, layers: usize, kv_heads: usize, head_size: usize) -> Result<Self> {
+        let bytes = [layers, kv_heads, 2 * PAGE_TOKENS, head_size, number.bytes()]
+            .into_iter()
+            .try_fold(pages.max(1), usize::checked_mul);
+        let refuse = || {
+            let wanted = bytes.map_or("more than any memory".into(), |b| Human(b as u64).to_string());
+            Error::limit(format!("no memory for {pages} pages of K/V ({wanted}); use a smaller --kv-budget"))
+        };
+        let layout = Layout::from_size_align(bytes.ok_or_else(refuse)?, 4096).map_err(|_| refuse())?;
+        // SAFETY: the size is not zero, unless the model has no layers.
+        let memory = if layout.size() == 0 { std::ptr::null_mut() } else { unsafe { alloc_zeroed(layout) } };
+        if memory.is_null() {
+            return Err(refuse());
+        }
+        Ok(Self { number, pages, layers, kv_heads, head_size, layout, memory })
+    }
+
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Bytes of one page over all layers.
+    pub fn page_bytes(&self) -> usize {
+        self.layers * self.page_numbers() * self.number.bytes()
+    }
+
+    /// Numbers of one page in one layer.
+    fn page_numbers(&self) -> usize {
+        self.kv_heads * 2 * PAGE_TOKENS * self.head_size
+    }
+
+    /// Numbers of one layer, and the first of layer `layer`.
+    fn span(&self, layer: usize) -> (usize, usize) {
+        assert!(layer < self.layers, "layer {layer} of {}", self.layers);
+        let numbers = self.pages * self.page_numbers();
+        (numbers, layer * numbers)
+    }
+
+    pub fn layer(&self, layer: usize) -> KvLayer<'_> {
+        let (numbers, first) = self.span(layer);
+        // SAFETY: the memory holds `layers` spans of `numbers` numbers, zeroed or written as numbers, aligned to 4096; shared
+        // with `&self`.
+        unsafe {
+            match self.number {
+                KvNumber::F16 => {
+                    KvLayer::F16(std::slice::from_raw_parts(self.memory.cast::<f16>().add(first), numbers))
+                }
+                KvNumber::F32 => {
+                    KvLayer::F32(std::slice::from_raw_parts(self.memory.cast::<f32>().add(first), numbers))
+                }
+            }
+        }
+    }
+
+    pub fn writer(&mut self, layer: usize) -> KvWriter<'_> {
+        let (numbers, first) = self.span(layer);
+        // SAFETY: as `layer`, alone with `&mut self`.
+        let numbers = unsafe {
+            match self.number {
+                KvNumber::F16 => {
+                    let all = std::slice::from_raw_parts_mut(self.memory.cast::<f16>().add(first), numbers);
+                    Numbers::F16(Shared::new(all))
+                }
+                KvNumber::F32 => {
+                    let all = std::slice::from_raw_parts_mut(self.memory.cast::<f32>().add(first), numbers);
+                    Numbers::F32(Shared::new(all))
+                }
+            }
+        };
+        KvWriter { numbers, kv_heads: self.kv_heads, head_size: self.head_size }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `new` with this layout.
+        unsafe { dealloc(self.memory, self.layout) }
+    }
+}
+
+enum Numbers<'a> {
+    F16(Shared<'a, f16>),
+    F32(Shared<'a, f32>),
+}
+
+/// Lets tasks write different slots of one layer.
+pub struct KvWriter<'a> {
+    numbers: Numbers<'a>,
+    kv_heads: usize,
+    head_size: usize,
+}
+
+impl KvWriter<'_> {
+    /// Writes one token's `k` and `v`, each `[kv_head][head size]`.
+    ///
+    /// # Safety
+    /// No two tasks write the same slot.
+    pub unsafe fn put(&self, slot: Slot, k: &[f32], v: &[f32]) {
+        let d = self.head_size;
+        for head in 0..self.kv_heads {
+            for (which, from) in [k, v].into_iter().enumerate() {
+                let run = ((slot.page.0 as usize * self.kv_heads + head) * 2 + which) * PAGE_TOKENS;
+                let at = (run + slot.offset as usize) * d;
+                let from = &from[head * d..(head + 1) * d];
+                // SAFETY: the slot is this task's, as the caller promises.
+                unsafe {
+                    match &self.numbers {
+                        Numbers::F16(all) => all.slice(at..at + d).convert_from_f32_slice(from),
+                        Numbers::F32(all) => all.slice(at..at + d).copy_from_slice(from),
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ErrorKind;
+    use crate::kv::PageId;
+
+    #[test]
+    fn tokens_lie_where_the_layout_says() {
+        for number in [KvNumber::F16, KvNumber::F32] {
+            let (layers, heads, d) = (3, 2, 4);
+            let mut arena = Arena::new(number, 5, layers, heads, d).unwrap();
+            assert_eq!(arena.page_bytes(), 3 * 2 * 2 * 16 * 4 * number.bytes());
+            let k: Vec<f32> = (0..8).map(|i| i as f32).collect();
+            let v: Vec<f32> = (0..8).map(|i| -(i as f32)).collect();
+            // SAFETY: one writer.
+            unsafe { arena.writer(1).put(Slot { page: PageId(4), offset: 7 }, &k, &v) };
+            let read = |layer: usize| match arena.layer(layer) {
+                KvLayer::F16(all) => all.iter().map(|x| x.to_f32()).collect::<Vec<_>>(),
+                KvLayer::F32(all) => all.to_vec(),
+            };
+            let at = |head: usize, which: usize, i: usize| (((4 * heads + head) * 2 + which) * 16 + 7) * d + i;
+            for i in 0..8 {
+                assert_eq!(read(1)[at(i / 4, 0, i % 4)], k[i]);
+                assert_eq!(read(1)[at(i / 4, 1, i % 4)], v[i]);
+            }
+            assert!(read(0).iter().chain(&read(2)).all(|&x| x == 0.0));
+        }
+    }
+
+    #[test]
+    fn too_much_is_an_error_not_an_abort() {
+        for pages in [1 << 40, usize::MAX] {
+            let error = Arena::new(KvNumber::F32, pages, 32, 8, 128).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Limit);
+            assert!(error.message().contains("--kv-budget"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The inner loops with AVX-512 (F, BW): a page of 16 positions is one vector of scores, a row's window four of them.
+
+use super::kernels::{EXP2, EXP2_LOWEST, Kernels, ScoreTile, ValueTile};
+use crate::device::attend::WINDOW;
+use crate::kv::PAGE_TOKENS;
+use half::f16;
+use std::arch::x86_64::*;
+
+pub(super) static KERNELS: Kernels =
+    Kernels { name: "avx512", keys_f16, keys_f32: super::avx2::keys_f32, widen, scores, softmax, values };
+
+/// Rows of one register tile: 6 × 4 accumulators, 4 vectors of K or V and one broadcast are 29 of 32 registers.
+const ROWS: usize = 6;
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
+    let mut k = 0;
+    while k + 16 <= d {
+        // SAFETY: tokens 0..16 and dimensions k..k+16 lie inside `[16][d]`, and their transpose inside `[d][16]`.
+        unsafe { keys_16(keys.add(k).cast(), d, out.add(k * PAGE_TOKENS)) };
+        k += 16;
+    }
+    if k < d {
+        // SAFETY: eight dimensions are left.
+        unsafe { super::avx2::keys_f16_8(keys.add(k).cast(), d, out.add(k * PAGE_TOKENS)) };
+    }
+}
+
+/// 16 tokens by 16 dimensions. Vector i holds token i, dimensions 0..8, token i + 8, dimensions 0..8, and the same of
+/// dimensions 8..16; an 8 × 8 transpose inside the lanes of 128 bits then leaves the 16 tokens of one dimension in each
+/// half.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn keys_16(keys: *const u16, d: usize, out: *mut f32) {
+    // SAFETY: the caller vouches for 16 rows of 16 numbers at stride `d`.
+    let z: [__m512i; 8] = std::array::from_fn(|i| unsafe {
+        let at = |token: usize, k: usize| _mm_loadu_si128(keys.add(token * d + k).cast());
+        let z = _mm512_castsi128_si512(at(i, 0));
+        let z = _mm512_inserti32x4::<1>(z, at(i + 8, 0));
+        let z = _mm512_inserti32x4::<2>(z, at(i, 8));
+        _mm512_inserti32x4::<3>(z, at(i + 8, 8))
+    });
+    let a: [__m512i; 8] = [
+        _mm512_unpacklo_epi16(z[0], z[1]),
+        _mm512_unpackhi_epi16(z[0], z[1]),
+        _mm512_unpacklo_epi16(z[2], z[3]),
+        _mm512_unpackhi_epi16(z[2], z[3]),
+        _mm512_unpacklo_epi16(z[4], z[5]),
+        _mm512_unpackhi_epi16(z[4], z[5]),
+        _mm512_unpacklo_epi16(z[6], z[7]),
+        _mm512_unpackhi_epi16(z[6], z[7]),
+    ];
+    let b: [__m512i; 8] = [
+        _mm512_unpacklo_epi32(a[0], a[2]),
+        _mm512_unpackhi_epi32(a[0], a[2]),
+        _mm512_unpacklo_epi32(a[1], a[3]),
+        _mm512_unpackhi_epi32(a[1], a[3]),
+        _mm512_unpacklo_epi32(a[4], a[6]),
+        _mm512_unpackhi_epi32(a[4], a[6]),
+        _mm512_unpacklo_epi32(a[5], a[7]),
+        _mm512_unpackhi_epi32(a[5], a[7]),
+    ];
+    for i in 0..4 {
+        for (j, c) in
+            [_mm512_unpacklo_epi64(b[i], b[i + 4]), _mm512_unpackhi_epi64(b[i], b[i + 4])].into_iter().enumerate()
+        {
+            let k = 2 * i + j;
+            // SAFETY: dimensions k and k + 8 of the 16.
+            unsafe {
+                _mm512_storeu_ps(out.add(k * PAGE_TOKENS), _mm512_cvtph_ps(_mm512_castsi512_si256(c)));
+                let upper = _mm512_extracti64x4_epi64::<1>(c);
+                _mm512_storeu_ps(out.add((k + 8) * PAGE_TOKENS), _mm512_cvtph_ps(upper));
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn widen(numbers: *const f16, n: usize, out: *mut f32) {
+    let numbers: *const u16 = numbers.cast();
+    let mut i = 0;
+    while i + 16 <= n {
+        // SAFETY: both hold `n` numbers.
+        unsafe { _mm512_storeu_ps(out.add(i), _mm512_cvtph_ps(_mm256_loadu_si256(numbers.add(i).cast()))) };
+        i += 16;
+    }
+    if i < n {
+        // SAFETY: eight are left.
+        unsafe {
+            let wide = _mm512_cvtph_ps(_mm256_castsi128_si256(_mm_loadu_si128(numbers.add(i).cast())));
+            _mm512_mask_storeu_ps(out.add(i), 0xff, wide);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn scores(t: &ScoreTile) {
+    // SAFETY: the caller checked all lengths of the tile; the tiles below stay inside it.
+    unsafe {
+        match t.pages {
+            1 => score_pages::<1>(t),
+            2 => score_pages::<2>(t),
+            3 => score_pages::<3>(t),
+            _ => score_pages::<4>(t),
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn score_pages<const P: usize>(t: &ScoreTile) {
+    let mut row = 0;
+    while row < t.rows {
+        // SAFETY: as in `scores`; `row + R` never exceeds `rows`.
+        unsafe {
+            match t.rows - row {
+                1 => score_tile::<1, P>(t, row),
+                2 => score_tile::<2, P>(t, row),
+                3 => score_tile::<3, P>(t, row),
+                4 => score_tile::<4, P>(t, row),
+                5 => score_tile::<5, P>(t, row),
+                _ => score_tile::<ROWS, P>(t, row),
+            }
+        }
+        row += ROWS;
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn score_tile<const R: usize, const P: usize>(t: &ScoreTile, row: usize) {
+    let mut sums = [[_mm512_setzero_ps(); P]; R];
+    // SAFETY: rows `row..row + R` of q and of the window, `P` pages of K.
+    unsafe {
+        let q = t.q.add(row * t.d);
+        for k in 0..t.d {
+            let mut keys = [_mm512_setzero_ps(); P];
+            for (page, key) in keys.iter_mut().enumerate() {
+                *key = _mm512_loadu_ps(t.keys.add((page * t.d + k) * PAGE_TOKENS));
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let q = _mm512_set1_ps(*q.add(r * t.d + k));
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum = _mm512_fmadd_ps(q, key, *sum);
+                }
+            }
+        }
+        let lanes = (u64::MAX << t.lo) & (u64::MAX >> (64 - t.hi));
+        for (r, sums) in sums.iter().enumerate() {
+            for (page, sum) in sums.iter().enumerate() {
+                let mask = (lanes >> (page * PAGE_TOKENS)) as u16;
+                _mm512_mask_storeu_ps(t.out.add((row + r) * WINDOW + page * PAGE_TOKENS), mask, *sum);
+            }
+        }
+    }
+}
+
+/// 2^x for x at most 0, as `kernels::exp2`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+fn exp2(x: __m512) -> __m512 {
+    let low = _mm512_set1_ps(EXP2_LOWEST);
+    let small = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(x, low);
+    // The second operand is what comes out where one is a NaN.
+    let x = _mm512_max_ps(low, x);
+    let whole = _mm512_roundscale_ps::<0>(x);
+    let f = _mm512_sub_ps(x, whole);
+    let mut p = _mm512_set1_ps(EXP2[0]);
+    for c in &EXP2[1..] {
+        p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(*c));
+    }
+    let p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0));
+    _mm512_mask_mov_ps(_mm512_scalef_ps(p, whole), small, _mm512_setzero_ps())
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
+    let lanes = u64::MAX.checked_shr(64 - seen as u32).unwrap_or(0);
+    let mut s = [_mm512_setzero_ps(); 4];
+    for (i, s) in s.iter_mut().enumerate() {
+        let mask = (lanes >> (16 * i)) as u16;
+        // SAFETY: a window of 64 scores.
+        *s = unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(f32::NEG_INFINITY), mask, scores.add(16 * i)) };
+    }
+    let top = _mm512_max_ps(_mm512_max_ps(s[0], s[1]), _mm512_max_ps(s[2], s[3]));
+    let top = _mm512_reduce_max_ps(top).max(*max);
+    // A NaN score may be lost in the maximum; it comes back as its own weight and in the sum.
+    let base = if top == f32::NEG_INFINITY { 0.0 } else { top };
+    let wide = _mm512_set1_ps(base);
+    for (i, s) in s.iter_mut().enumerate() {
+        *s = exp2(_mm512_sub_ps(*s, wide));
+        // SAFETY: as above.
+        unsafe { _mm512_storeu_ps(scores.add(16 * i), *s) };
+    }
+    let added = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3])));
+    let factor = if *max == base { 1.0 } else { super::kernels::exp2(*max - base) };
+    *sum = *sum * factor + added;
+    *max = if added.is_nan() { f32::NAN } else { top };
+    factor
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn values(t: &ValueTile) {
+    let mut row = 0;
+    while row < t.rows {
+        // SAFETY: the caller checked all lengths of the tile; `row + R` never exceeds `rows`.
+        unsafe {
+            match t.rows - row {
+                1 => value_rows::<1>(t, row),
+                2 => value_rows::<2>(t, row),
+                3 => value_rows::<3>(t, row),
+                4 => value_rows::<4>(t, row),
+                5 => value_rows::<5>(t, row),
+                _ => value_rows::<ROWS>(t, row),
+            }
+        }
+        row += ROWS;
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn value_rows<const R: usize>(t: &ValueTile, row: usize) {
+    let mut k = 0;
+    // SAFETY: dimensions `k..` up to `d`; the last vector is masked to what is left.
+    unsafe {
+        while k + 64 <= t.d {
+            value_tile::<R, 4>(t, row, k, u16::MAX);
+            k += 64;
+        }
+        if k + 32 <= t.d {
+            value_tile::<R, 2>(t, row, k, u16::MAX);
+            k += 32;
+        }
+        while k < t.d {
+            value_tile::<R, 1>(t, row, k, if t.d - k >= 16 { u16::MAX } else { 0xff });
+            k += 16;
+        }
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn value_tile<const R: usize, const C: usize>(t: &ValueTile, row: usize, k: usize, mask: u16) {
+    let mut sums = [[_mm512_setzero_ps(); C]; R];
+    // SAFETY: rows `row..row + R`, dimensions `k..k + 16·C` under the mask.
+    unsafe {
+        let out = t.out.add(row * t.d + k);
+        let weights = t.weights.add(row * WINDOW);
+        for (r, sums) in sums.iter_mut().enumerate() {
+            for (c, sum) in sums.iter_mut().enumerate() {
+                *sum = _mm512_maskz_loadu_ps(mask, out.add(r * t.d + 16 * c));
+            }
+        }
+        for token in 0..t.tokens {
+            let mut values = [_mm512_setzero_ps(); C];
+            for (c, value) in values.iter_mut().enumerate() {
+                *value = _mm512_maskz_loadu_ps(mask, t.values.add(token * t.d + k + 16 * c));
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let weight = _mm512_set1_ps(*weights.add(r * WINDOW + token));
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum = _mm512_fmadd_ps(weight, value, *sum);
+                }
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            for (c, sum) in sums.iter().enumerate() {
+                _mm512_mask_storeu_ps(out.add(r * t.d + 16 * c), mask, *sum);
+            }
+        }
+    }
+}

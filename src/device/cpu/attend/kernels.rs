@@ -1,0 +1,180 @@
+//! The inner loops of attention as a table, chosen once for the machine. Every entry computes each result by the same
+//! order of operations whatever the number of rows, pages or tokens of the call.
+//!
+//! | entry | does |
+//! |---|---|
+//! | `keys` | K of one page and head `[16][d]` to float32 `[d][16]` |
+//! | `widen` | float16 to float32 |
+//! | `scores` | `q [rows][d]` times K `[pages][d][16]`, chosen lanes into `scores [rows][64]`; one chain over `d` each |
+//! | `softmax` | a row's window: new maximum, weights, sum; returns the factor for what was summed before |
+//! | `values` | `out [rows][d] += weights · V [tokens][d]`, in token order |
+
+use super::portable;
+use crate::device::attend::WINDOW;
+use crate::kv::PAGE_TOKENS;
+use half::f16;
+use std::ops::Range;
+
+/// Tile of scores: rows, `d`, K, its pages, lanes `lo..hi`, out (row stride [`WINDOW`], at the lane 0 of the first page).
+pub(super) struct ScoreTile {
+    pub q: *const f32,
+    pub rows: usize,
+    pub d: usize,
+    pub keys: *const f32,
+    pub pages: usize,
+    pub lo: usize,
+    pub hi: usize,
+    pub out: *mut f32,
+}
+
+/// Tile of values: weights (row stride [`WINDOW`]), V `[tokens][d]`, out `[rows][d]`.
+pub(super) struct ValueTile {
+    pub weights: *const f32,
+    pub rows: usize,
+    pub values: *const f32,
+    pub tokens: usize,
+    pub d: usize,
+    pub out: *mut f32,
+}
+
+/// The loops of one instruction set. The function pointers trust the lengths that the methods below check.
+pub struct Kernels {
+    pub name: &'static str,
+    pub(super) keys_f16: unsafe fn(*const f16, usize, *mut f32),
+    pub(super) keys_f32: unsafe fn(*const f32, usize, *mut f32),
+    pub(super) widen: unsafe fn(*const f16, usize, *mut f32),
+    pub(super) scores: unsafe fn(&ScoreTile),
+    pub(super) softmax: unsafe fn(*mut f32, usize, &mut f32, &mut f32) -> f32,
+    pub(super) values: unsafe fn(&ValueTile),
+}
+
+/// All tables that this machine can run, the fastest first.
+pub fn available() -> Vec<&'static Kernels> {
+    let mut tables = Vec::new();
+    #[cfg(target_arch = "x86_64")]
+    {
+        if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw") {
+            tables.push(&super::avx512::KERNELS);
+        }
+        if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+            tables.push(&super::avx2::KERNELS);
+        }
+    }
+    #[cfg(target_arch = "aarch64")]
+    tables.push(&super::neon::KERNELS);
+    tables.push(&portable::KERNELS);
+    tables
+}
+
+/// The fastest table of this machine.
+pub fn best() -> &'static Kernels {
+    available()[0]
+}
+
+impl Kernels {
+    pub(super) fn keys_f16(&self, keys: &[f16], d: usize, out: &mut [f32]) {
+        assert!(d.is_multiple_of(8) && keys.len() == PAGE_TOKENS * d && out.len() == PAGE_TOKENS * d);
+        // SAFETY: the lengths are those the loop reads and writes; the table was made for this machine's features.
+        unsafe { (self.keys_f16)(keys.as_ptr(), d, out.as_mut_ptr()) }
+    }
+
+    pub(super) fn keys_f32(&self, keys: &[f32], d: usize, out: &mut [f32]) {
+        assert!(d.is_multiple_of(8) && keys.len() == PAGE_TOKENS * d && out.len() == PAGE_TOKENS * d);
+        // SAFETY: as above.
+        unsafe { (self.keys_f32)(keys.as_ptr(), d, out.as_mut_ptr()) }
+    }
+
+    pub(super) fn widen(&self, numbers: &[f16], out: &mut [f32]) {
+        assert!(numbers.len().is_multiple_of(8) && numbers.len() == out.len());
+        // SAFETY: as above.
+        unsafe { (self.widen)(numbers.as_ptr(), numbers.len(), out.as_mut_ptr()) }
+    }
+
+    /// `scores[row][column + lane] = q[row] · K[lane]` for the lanes of the pages in `keys`; other places stay.
+    pub(super) fn scores(
+        &self,
+        q: &[f32],
+        d: usize,
+        keys: &[f32],
+        lanes: Range<usize>,
+        scores: &mut [f32],
+        column: usize,
+    ) {
+        let rows = scores.len() / WINDOW;
+        let pages = keys.len() / (PAGE_TOKENS * d);
+        assert!(scores.len() == rows * WINDOW && q.len() == rows * d && d.is_multiple_of(8));
+        assert!(keys.len() == pages * PAGE_TOKENS * d && lanes.start < lanes.end && lanes.end <= pages * PAGE_TOKENS);
+        assert!(column + pages * PAGE_TOKENS <= WINDOW);
+        if rows == 0 {
+            return;
+        }
+        // SAFETY: as above; `column` leaves room for all pages in every row.
+        unsafe {
+            (self.scores)(&ScoreTile {
+                q: q.as_ptr(),
+                rows,
+                d,
+                keys: keys.as_ptr(),
+                pages,
+                lo: lanes.start,
+                hi: lanes.end,
+                out: scores.as_mut_ptr().add(column),
+            });
+        }
+    }
+
+    /// One online-softmax step over the first `seen` scores (base 2) of a window: they become weights against the new
+    /// maximum, the others zero; `max` and `sum` go on. Returns the factor for what was summed before.
+    pub(super) fn softmax(&self, scores: &mut [f32], seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
+        assert!(scores.len() == WINDOW && seen <= WINDOW);
+        // SAFETY: as above.
+        unsafe { (self.softmax)(scores.as_mut_ptr(), seen, max, sum) }
+    }
+
+    /// `out[row] += Σ weights[row][column + t] · values[t]`, in order of t.
+    pub(super) fn values(&self, weights: &[f32], column: usize, values: &[f32], d: usize, out: &mut [f32]) {
+        let rows = weights.len() / WINDOW;
+        let tokens = values.len() / d;
+        assert!(
+            weights.len() == rows * WINDOW
+                && out.len() == rows * d
+                && values.len() == tokens * d
+                && d.is_multiple_of(8)
+        );
+        assert!(column + tokens <= WINDOW);
+        if rows == 0 {
+            return;
+        }
+        // SAFETY: as above; `column` leaves room for all tokens in every row.
+        unsafe {
+            (self.values)(&ValueTile {
+                weights: weights.as_ptr().add(column),
+                rows,
+                values: values.as_ptr(),
+                tokens,
+                d,
+                out: out.as_mut_ptr(),
+            });
+        }
+    }
+}
+
+/// Below this a power of two counts as zero (the smallest normal float32).
+pub(super) const EXP2_LOWEST: f32 = -126.0;
+
+/// 2^f on [-0.5, 0.5] as 1 + f·P(f): the coefficients of Cephes' `exp2f` (S. Moshier), highest power first. With the
+/// rounding of float32 the whole is within 2e-7 relative (tested against float64).
+pub(super) const EXP2: [f32; 6] =
+    [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_8e-1, 6.931_472e-1];
+
+/// 2^x for x at most 0: exactly 0 below [`EXP2_LOWEST`], exactly 1 at 0, NaN for NaN.
+pub(super) fn exp2(x: f32) -> f32 {
+    if x < EXP2_LOWEST {
+        return 0.0;
+    }
+    let whole = x.round_ties_even();
+    let f = x - whole;
+    let p = EXP2[1..].iter().fold(EXP2[0], |p, c| p * f + c);
+    // A NaN converts to 0 here and stays a NaN in `f`.
+    (p * f + 1.0) * f32::from_bits(((whole as i32 + 127) as u32) << 23)
+}

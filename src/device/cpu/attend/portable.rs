@@ -1,0 +1,91 @@
+//! The inner loops in plain Rust: the fallback, and what the others are read against.
+
+use super::kernels::{Kernels, ScoreTile, ValueTile, exp2};
+use crate::device::attend::WINDOW;
+use crate::kv::PAGE_TOKENS;
+use half::f16;
+
+pub(super) static KERNELS: Kernels = Kernels { name: "portable", keys_f16, keys_f32, widen, scores, softmax, values };
+
+pub(super) unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
+    for token in 0..PAGE_TOKENS {
+        for k in 0..d {
+            // SAFETY: the caller checked `[16][d]` and `[d][16]`.
+            unsafe { *out.add(k * PAGE_TOKENS + token) = (*keys.add(token * d + k)).to_f32() };
+        }
+    }
+}
+
+pub(super) unsafe fn keys_f32(keys: *const f32, d: usize, out: *mut f32) {
+    for token in 0..PAGE_TOKENS {
+        for k in 0..d {
+            // SAFETY: as above.
+            unsafe { *out.add(k * PAGE_TOKENS + token) = *keys.add(token * d + k) };
+        }
+    }
+}
+
+pub(super) unsafe fn widen(numbers: *const f16, n: usize, out: *mut f32) {
+    for i in 0..n {
+        // SAFETY: the caller checked that both hold `n`.
+        unsafe { *out.add(i) = (*numbers.add(i)).to_f32() };
+    }
+}
+
+unsafe fn scores(t: &ScoreTile) {
+    for row in 0..t.rows {
+        for page in 0..t.pages {
+            let mut sums = [0f32; PAGE_TOKENS];
+            for k in 0..t.d {
+                // SAFETY: inside `q [rows][d]` and `keys [pages][d][16]`, as the caller checked.
+                let (q, keys) = unsafe {
+                    let keys = t.keys.add((page * t.d + k) * PAGE_TOKENS);
+                    (*t.q.add(row * t.d + k), std::slice::from_raw_parts(keys, PAGE_TOKENS))
+                };
+                for (sum, key) in sums.iter_mut().zip(keys) {
+                    *sum += q * key;
+                }
+            }
+            for (lane, sum) in (page * PAGE_TOKENS..).zip(sums) {
+                if (t.lo..t.hi).contains(&lane) {
+                    // SAFETY: inside the row's window.
+                    unsafe { *t.out.add(row * WINDOW + lane) = sum };
+                }
+            }
+        }
+    }
+}
+
+unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
+    // SAFETY: a window of scores, as the caller checked.
+    let scores = unsafe { std::slice::from_raw_parts_mut(scores, WINDOW) };
+    let top = scores[..seen].iter().fold(*max, |a, &b| if a >= b { a } else { b });
+    let base = if top == f32::NEG_INFINITY { 0.0 } else { top };
+    let mut added = 0.0;
+    for s in &mut scores[..seen] {
+        *s = exp2(*s - base);
+        added += *s;
+    }
+    scores[seen..].fill(0.0);
+    let factor = exp2(*max - base);
+    *sum = *sum * factor + added;
+    *max = if added.is_nan() { f32::NAN } else { top };
+    factor
+}
+
+unsafe fn values(t: &ValueTile) {
+    for row in 0..t.rows {
+        // SAFETY: inside `out [rows][d]`, as the caller checked.
+        let out = unsafe { std::slice::from_raw_parts_mut(t.out.add(row * t.d), t.d) };
+        for token in 0..t.tokens {
+            // SAFETY: inside the row's window and `values [tokens][d]`.
+            let (weight, values) = unsafe {
+                let values = std::slice::from_raw_parts(t.values.add(token * t.d), t.d);
+                (*t.weights.add(row * WINDOW + token), values)
+            };
+            for (o, v) in out.iter_mut().zip(values) {
+                *o += weight * v;
+            }
+        }
+    }
+}

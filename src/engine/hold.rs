@@ -1,0 +1,64 @@
+//! Claims on branches of finished samples, given back by dropping them wherever they went.
+//!
+//! A claim keeps a branch from being evicted; it gives way, oldest first, only where a running request would fail
+//! otherwise. Its tokens are then recomputed when they are asked for again.
+
+use super::Message;
+use super::request::Hold;
+use crate::kv::tree::{BranchId, TokenTree};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+/// The worker's side: which branch each claim stands for, oldest first.
+pub struct Holds {
+    branches: BTreeMap<u64, BranchId>,
+    next: u64,
+    back: Sender<Message>,
+}
+
+/// The other side: tells the worker when the last clone is gone.
+struct Claim {
+    id: u64,
+    back: Sender<Message>,
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        // With the engine gone there is nothing to give back.
+        let _ = self.back.send(Message::Release(self.id));
+    }
+}
+
+impl Holds {
+    pub fn new(back: Sender<Message>) -> Self {
+        Self { branches: BTreeMap::new(), next: 0, back }
+    }
+
+    /// Takes over `branch`.
+    pub fn claim(&mut self, branch: BranchId) -> Hold {
+        let id = self.next;
+        self.next += 1;
+        self.branches.insert(id, branch);
+        Hold(Arc::new(Claim { id, back: self.back.clone() }))
+    }
+
+    /// A claim was dropped.
+    pub fn release(&mut self, id: u64, tree: &mut TokenTree) {
+        if let Some(branch) = self.branches.remove(&id) {
+            tree.release(branch);
+        }
+    }
+
+    /// Breaks the oldest claim. False: there is none.
+    pub fn give_way(&mut self, tree: &mut TokenTree) -> bool {
+        let Some((_, branch)) = self.branches.pop_first() else { return false };
+        tree.release(branch);
+        true
+    }
+
+    /// The token tree is gone, and every claim with it.
+    pub fn forget(&mut self) {
+        self.branches.clear();
+    }
+}

@@ -1,0 +1,395 @@
+//! The engine over a device that sees paths: what is shared, what is evicted and who waits never changes a result.
+//!
+//! `alone`: results equal those of a fresh engine. `room`: tiny page budgets. `ends`: what ends a text, a request, an
+//! engine. `lists`: ranked and scored texts.
+
+use super::constraint::{Constraint, Judgement};
+use super::request::{Finish, Generate, Listed, Mode, Sampling, Score, Update};
+use super::testing::{Bench, collect, letters, outcome, path_logits, request};
+use crate::base::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+fn prompt(length: usize, salt: u32) -> Vec<u32> {
+    (0..length as u32).map(|i| 1 + (i * 7 + i * i * salt) % 36).collect()
+}
+
+fn warm() -> Sampling {
+    Sampling { temperature: 1.2, ..Sampling::default() }
+}
+
+/// Requests of different shapes over prompts that share beginnings.
+fn mixed() -> Vec<Generate> {
+    let long = prompt(150, 3);
+    let mut requests = Vec::new();
+    for i in 0..10u32 {
+        let mut tokens = long[..40 + 10 * (i as usize % 5)].to_vec();
+        tokens.extend(prompt(5, i));
+        let mut one = request(&tokens);
+        one.sampling = if i % 2 == 0 { warm() } else { Sampling::default() };
+        one.n = 1 + i as usize % 3;
+        one.max_tokens = 6 + i as usize;
+        one.key.node = u64::from(i);
+        if i % 4 == 3 {
+            one.mode = Mode::Likeliest;
+        }
+        requests.push(one);
+    }
+    requests
+}
+
+#[test]
+fn alone_and_together_cold_and_warm_give_the_same_bits() {
+    let expected: Vec<_> = mixed()
+        .into_iter()
+        .map(|one| Bench::new(400, |_| {}).run(one).unwrap().iter().map(outcome).collect::<Vec<_>>())
+        .collect();
+    for (rows, mixed_rows, pages) in [(256, 64, 400), (7, 3, 400), (1, 1, 400), (64, 16, 24), (13, 5, 15)] {
+        let bench = Bench::new(pages, |limits| (limits.step_rows, limits.mixed_rows) = (rows, mixed_rows));
+        for round in 0..2 {
+            let open: Vec<_> = mixed().into_iter().map(|one| bench.engine.generate(one)).collect();
+            for (updates, expected) in open.into_iter().zip(&expected) {
+                let got: Vec<_> = collect(updates).unwrap().iter().map(outcome).collect();
+                assert_eq!(&got, expected, "rows {rows}, pages {pages}, round {round}");
+            }
+        }
+        let kv = bench.engine.counters().kv.unwrap();
+        assert!(pages > 100 || kv.evicted_pages > 0, "{pages} pages never ran out");
+    }
+}
+
+#[test]
+fn a_greedy_text_follows_its_paths_logits() {
+    let bench = Bench::new(64, |_| {});
+    let tokens = prompt(30, 5);
+    let done = bench.run(request(&tokens)).unwrap().remove(0);
+    let mut path = tokens;
+    for &id in done.ids.iter() {
+        let logits = path_logits(&path, letters().len());
+        let best = (0..logits.len()).fold(0, |best, i| if logits[i] > logits[best] { i } else { best });
+        assert_eq!(id as usize, best);
+        path.push(id);
+    }
+    assert!(matches!(done.finish, Finish::Length | Finish::End));
+}
+
+#[test]
+fn equal_prompts_sent_together_are_computed_once() {
+    let bench = Bench::new(100, |limits| limits.step_rows = 32);
+    let tokens = prompt(100, 2);
+    let open: Vec<_> = (0..4).map(|_| bench.engine.generate(request(&tokens))).collect();
+    let done: Vec<_> = open.into_iter().map(|updates| collect(updates).unwrap().remove(0)).collect();
+    let prompt_rows: u64 = done.iter().map(|d| d.usage.prompt).sum();
+    // A request that comes a step later computes the last token once more, and nothing else.
+    assert!((100..=103).contains(&prompt_rows), "{prompt_rows}");
+    assert!(done.iter().all(|d| outcome(d) == outcome(&done[0])));
+    assert!(done.iter().all(|d| d.usage.logical == 100 + d.usage.sampled));
+    let rows: usize = bench.script.lock().unwrap().steps.iter().sum();
+    // Equal texts share their rows too, where they are written in step.
+    assert!(rows as u64 <= prompt_rows + 4 * done[0].usage.sampled);
+}
+
+#[test]
+fn samples_share_the_prompt_and_depend_on_their_key_alone() {
+    let bench = Bench::new(100, |_| {});
+    let tokens = prompt(50, 2);
+    let five = bench.run(Generate { n: 5, sampling: warm(), ..request(&tokens) }).unwrap();
+    assert_eq!(five.iter().map(|d| d.usage.prompt).collect::<Vec<_>>(), [50, 0, 0, 0, 0]);
+    assert!(five.iter().any(|d| d.text != five[0].text));
+    let two = bench.run(Generate { n: 2, sampling: warm(), ..request(&tokens) }).unwrap();
+    assert_eq!(outcome(&two[1]), outcome(&five[1]));
+    let mut other = Generate { n: 2, sampling: warm(), ..request(&tokens) };
+    other.key.seed = 9;
+    assert_ne!(outcome(&bench.run(other).unwrap()[1]), outcome(&five[1]));
+}
+
+#[test]
+fn memory_is_back_at_its_level_after_each_run_and_results_repeat() {
+    let bench = Bench::new(200, |_| {});
+    let mut first = None;
+    for length in [20, 90, 45] {
+        let done = bench.run(Generate { n: 3, sampling: warm(), ..request(&prompt(33, 1)) }).unwrap();
+        let texts: Vec<_> = done.iter().map(outcome).collect();
+        assert_eq!(first.get_or_insert_with(|| texts.clone()), &texts);
+        assert!(bench.engine.counters().kv.unwrap().pages_live > 0, "claims keep their branches");
+        drop(done);
+        drop(bench.run(request(&prompt(length, 4))).unwrap());
+        drop(bench.run(request(&[1])).unwrap());
+        bench.wait_for("no live pages", |counters| counters.kv.is_some_and(|kv| kv.pages_live == 0));
+    }
+}
+
+#[test]
+fn what_can_never_fit_is_refused_with_the_numbers_and_others_go_on() {
+    let bench = Bench::new(8, |limits| limits.context = 1000);
+    let good = bench.engine.generate(request(&prompt(60, 1)));
+    let refused = bench.run(request(&prompt(130, 1))).err().unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Limit);
+    for part in ["130 tokens", "9 pages", "8", "--kv-budget"] {
+        assert!(refused.message().contains(part), "{refused}");
+    }
+    assert_eq!(collect(good).unwrap().len(), 1);
+    // A text that outgrows the pages fails alone.
+    let long = bench.run(Generate { max_tokens: 500, constraint: Some(Arc::new(Endless)), ..request(&prompt(100, 1)) });
+    let long = long.unwrap().remove(0);
+    assert!(matches!(&long.finish, Finish::Failed(why) if why.contains("--kv-budget")), "{:?}", long.finish);
+    assert!(long.ids.len() >= 28);
+    assert!(bench.run(request(&prompt(60, 1))).is_ok());
+}
+
+/// Letters without end.
+struct Endless;
+
+impl Constraint for Endless {
+    fn judge(&self, text: &str) -> Judgement {
+        if text.chars().all(|c| c.is_ascii_lowercase()) {
+            Judgement::Open { complete: false }
+        } else {
+            Judgement::Dead("not a letter".into())
+        }
+    }
+
+    fn ascii(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn claims_give_way_to_running_requests() {
+    let bench = Bench::new(8, |_| {});
+    let mut kept = Vec::new();
+    for salt in 0..6 {
+        kept.extend(bench.run(request(&prompt(60, salt))).unwrap());
+    }
+    assert!(kept.iter().all(|d| d.hold.is_some()));
+}
+
+#[test]
+fn the_context_ends_texts_and_refuses_prompts() {
+    let bench = Bench::new(100, |limits| limits.context = 256);
+    let endless = |length| Generate { max_tokens: 50, constraint: Some(Arc::new(Endless)), ..request(&prompt(length, 1)) };
+    let done = bench.run(endless(250)).unwrap().remove(0);
+    assert_eq!((done.finish, done.ids.len()), (Finish::Context(256), 6));
+    let full = bench.run(endless(256)).unwrap().remove(0);
+    assert_eq!((full.finish, full.ids.len()), (Finish::Context(256), 0));
+    let refused = bench.run(endless(300)).err().unwrap();
+    assert!(refused.message().contains("300") && refused.message().contains("256"), "{refused}");
+    let tiny = Bench::new(100, |limits| limits.context = 8);
+    assert_eq!(tiny.run(endless(5)).unwrap().remove(0).ids.len(), 3);
+}
+
+#[test]
+fn stop_strings_end_tokens_and_lengths_end_texts() {
+    let bench = Bench::new(100, |_| {});
+    let free = |salt| Generate { max_tokens: 40, sampling: warm(), ..request(&prompt(9, salt)) };
+    let whole = (0..40).map(|salt| (salt, bench.run(free(salt)).unwrap().remove(0)));
+    let (salt, whole) = whole.filter(|(_, d)| d.ids.len() > 8 && d.text.is_ascii()).next().unwrap();
+    let stop = whole.text.get(3..6).unwrap().to_string();
+    let cut = bench.run(Generate { stop: vec![stop.clone()], ..free(salt) }).unwrap().remove(0);
+    let before = whole.text.find(&stop).unwrap();
+    assert_eq!((cut.text.as_str(), cut.finish), (&whole.text[..before], Finish::Stop(stop)));
+    let spelled: Vec<u8> = cut.ids.iter().flat_map(|&id| letters().bytes(id).to_vec()).collect();
+    assert_eq!(spelled, cut.text.as_bytes());
+    let short = bench.run(Generate { max_tokens: 0, ..free(1) }).unwrap().remove(0);
+    assert_eq!((short.finish, short.text.as_str(), short.usage.sampled), (Finish::Length, "", 0));
+    assert!(bench.run(Generate { n: 0, ..free(1) }).unwrap().is_empty());
+    assert!(bench.run(request(&[])).is_err());
+    assert!(bench.run(request(&[999])).is_err());
+}
+
+#[test]
+fn a_row_without_numbers_fails_alone() {
+    let bench = Bench::new(100, |_| {});
+    let free = || Generate { n: 6, max_tokens: 30, sampling: warm(), ..request(&prompt(9, 1)) };
+    let before = bench.run(free()).unwrap();
+    let poison = before.iter().find_map(|d| d.ids.get(2)).copied().unwrap();
+    bench.script.lock().unwrap().nan_after = Some(poison);
+    let after = bench.run(free()).unwrap();
+    let mut failed = 0;
+    for (before, after) in before.iter().zip(&after) {
+        let inner = &before.ids[..before.ids.len().saturating_sub(1)];
+        match inner.iter().position(|&id| id == poison) {
+            Some(at) => {
+                assert!(matches!(&after.finish, Finish::Failed(why) if why.contains("NaN")), "{:?}", after.finish);
+                assert_eq!(after.ids.len(), at + 1);
+                failed += 1;
+            }
+            None if before.ids.last() != Some(&poison) => assert_eq!(outcome(before), outcome(after)),
+            None => {}
+        }
+    }
+    assert!(failed > 0);
+}
+
+#[test]
+fn a_lost_device_or_a_panic_fails_requests_and_hangs_nobody() {
+    let lost = Bench::new(100, |_| {});
+    let expected = lost.run(request(&prompt(30, 1))).unwrap().remove(0);
+    let next = lost.script.lock().unwrap().steps.len() + 2;
+    lost.script.lock().unwrap().error_at = Some(next);
+    let open: Vec<_> = (0..3).map(|salt| lost.engine.generate(request(&prompt(30, salt)))).collect();
+    let failed = open.into_iter().filter(|_| true).map(collect).filter(|r| r.is_err()).count();
+    assert!(failed > 0);
+    let again = lost.run(request(&prompt(30, 1))).unwrap().remove(0);
+    assert_eq!(outcome(&again), outcome(&expected));
+
+    let panics = Bench::new(100, |_| {});
+    panics.script.lock().unwrap().panic_at = Some(1);
+    let open: Vec<_> = (0..3).map(|salt| panics.engine.generate(request(&prompt(30, salt)))).collect();
+    for updates in open {
+        assert_eq!(collect(updates).err().unwrap().kind(), ErrorKind::Fault);
+    }
+    let later = panics.run(request(&prompt(30, 1))).err().unwrap();
+    assert!(later.message().contains("as scripted"), "{later}");
+    let score = panics.engine.score(Score { prompt: vec![1].into(), continuations: vec![vec![2]] });
+    assert!(score.blocking_recv().unwrap().is_err());
+}
+
+#[test]
+fn a_dropped_receiver_cancels_and_a_dropped_engine_fails_what_is_open() {
+    let bench = Bench::new(100, |_| {});
+    let endless = || Generate { max_tokens: 3000, constraint: Some(Arc::new(Endless)), ..request(&prompt(9, 1)) };
+    let mut gone = bench.engine.generate(endless());
+    assert!(matches!(gone.blocking_recv(), Some(Update::Text { .. })));
+    drop(gone);
+    drop(bench.run(request(&[1])).unwrap());
+    std::thread::sleep(Duration::from_millis(50));
+    let steps = bench.script.lock().unwrap().steps.len();
+    std::thread::sleep(Duration::from_millis(100));
+    assert_eq!(bench.script.lock().unwrap().steps.len(), steps, "nobody is served, so nothing runs");
+    let mut open = bench.engine.generate(endless());
+    assert!(matches!(open.blocking_recv(), Some(Update::Text { .. })));
+    drop(bench.engine);
+    assert!(collect(open).is_err());
+}
+
+fn listed(texts: &[&str]) -> Vec<Listed> {
+    let vocab = letters();
+    let spell = |t: &&str| Listed { text: t.to_string(), ids: vocab.spell(t.as_bytes(), Vec::new()).unwrap() };
+    texts.iter().map(spell).collect()
+}
+
+#[test]
+fn listed_texts_are_ranked_exactly_and_shared_tokens_forwarded_once() {
+    let texts = ["abc", "abd", "ab", "x", "34", "35", "3"];
+    let tokens = prompt(40, 1);
+    let bench = Bench::new(100, |_| {});
+    let ask = |n| Generate { mode: Mode::Likeliest, n, listed: Some(listed(&texts)), ..request(&tokens) };
+    let all = bench.run(ask(10)).unwrap();
+    assert_eq!(all.len(), 7);
+    let sum: f64 = all.iter().map(|d| d.masked_logprob.exp()).sum();
+    assert!((sum - 1.0).abs() < 1e-9, "{sum}");
+    assert!(all.windows(2).all(|w| w[0].masked_logprob >= w[1].masked_logprob));
+    // Inner nodes: "ab" (one token) and "3".
+    assert_eq!((all[0].usage.prompt, all[0].usage.scored, all[0].usage.sampled), (40, 2, 0));
+    assert_eq!(bench.script.lock().unwrap().steps, [42]);
+    for done in &all {
+        let mut path = tokens.clone();
+        for (&id, &logprob) in done.ids.iter().zip(&done.logprobs) {
+            let logits = path_logits(&path, letters().len());
+            let total = logits.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
+            assert!((f64::from(logits[id as usize]) - total - f64::from(logprob)).abs() < 1e-5);
+            path.push(id);
+        }
+    }
+    let best = bench.run(ask(2)).unwrap();
+    assert_eq!(best.iter().map(outcome).collect::<Vec<_>>(), all[..2].iter().map(outcome).collect::<Vec<_>>());
+    for (pages, rows) in [(6, 256), (4, 2)] {
+        let small = Bench::new(pages, |limits| limits.step_rows = rows);
+        let same = small.run(ask(10)).unwrap();
+        assert_eq!(same.iter().map(outcome).collect::<Vec<_>>(), all.iter().map(outcome).collect::<Vec<_>>());
+    }
+    let tight = Bench::new(100, |limits| limits.context = 40).run(ask(3)).unwrap();
+    assert_eq!(tight[0].finish, Finish::Context(40));
+}
+
+#[test]
+fn scores_are_the_log_probabilities_of_given_tokens() {
+    let bench = Bench::new(100, |_| {});
+    let tokens = prompt(40, 1);
+    let continuations = vec![vec![1, 2, 3], vec![1, 2], vec![], vec![1, 5]];
+    let ask = || Score { prompt: tokens.clone().into(), continuations: continuations.clone() };
+    let scores = bench.engine.score(ask()).blocking_recv().unwrap().unwrap();
+    for (continuation, logprobs) in continuations.iter().zip(&scores.logprobs) {
+        assert_eq!(continuation.len(), logprobs.len());
+        let mut path = tokens.clone();
+        for (&id, &logprob) in continuation.iter().zip(logprobs) {
+            let logits = path_logits(&path, letters().len());
+            let total = logits.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
+            assert!((f64::from(logits[id as usize]) - total - f64::from(logprob)).abs() < 1e-5);
+            path.push(id);
+        }
+    }
+    assert_eq!((scores.usage.prompt, scores.usage.scored, scores.usage.logical), (40, 2, 47));
+    let again = bench.engine.score(ask()).blocking_recv().unwrap().unwrap();
+    assert_eq!((again.logprobs, again.usage.prompt), (scores.logprobs, 1));
+    let long = Score { prompt: tokens.into(), continuations: vec![vec![1; 5000]] };
+    assert!(bench.engine.score(long).blocking_recv().unwrap().is_err());
+}
+
+/// Exactly these texts, without saying so by list.
+struct Texts(Vec<&'static str>);
+
+impl Constraint for Texts {
+    fn judge(&self, text: &str) -> Judgement {
+        let more = self.0.iter().any(|t| t.len() > text.len() && t.starts_with(text));
+        match (self.0.contains(&text), more) {
+            (true, false) => Judgement::Closed,
+            (complete, true) => Judgement::Open { complete },
+            (false, false) => Judgement::Dead(format!("`{text}` is not one of them")),
+        }
+    }
+}
+
+#[test]
+fn masks_keep_every_sample_right_and_end_it_when_it_is_closed() {
+    let bench = Bench::new(100, |_| {});
+    let rule: Arc<dyn Constraint> = Arc::new(Texts(vec!["12", "123", "17", "é", "zzz"]));
+    for salt in 0..20 {
+        let ask = Generate { n: 4, sampling: warm(), constraint: Some(Arc::clone(&rule)), ..request(&prompt(9, salt)) };
+        for done in bench.run(ask).unwrap() {
+            assert!(matches!(rule.judge(&done.text), Judgement::Closed | Judgement::Open { complete: true }), "{}", done.text);
+            assert_eq!(done.finish, Finish::End);
+            assert!(done.masked_logprob <= 1e-9);
+        }
+    }
+    let likeliest = Generate { mode: Mode::Likeliest, n: 9, constraint: Some(rule), ..request(&prompt(9, 1)) };
+    let done = bench.run(likeliest).unwrap();
+    // First tokens: `1`, `12`, half of `é`, `z`.
+    assert_eq!(done.len(), 4);
+    let dead: Arc<dyn Constraint> = Arc::new(Texts(vec![]));
+    let none = bench.run(Generate { constraint: Some(dead), ..request(&prompt(9, 1)) }).unwrap().remove(0);
+    assert!(matches!(none.finish, Finish::Refuted(_)));
+}
+
+/// Refuses a letter, without masking.
+struct Without(char);
+
+impl Constraint for Without {
+    fn judge(&self, text: &str) -> Judgement {
+        if text.contains(self.0) { Judgement::Dead(format!("`{}`", self.0)) } else { Judgement::Open { complete: true } }
+    }
+
+    fn masks(&self) -> bool {
+        false
+    }
+}
+
+#[test]
+fn a_text_that_became_wrong_ends_in_its_middle() {
+    let bench = Bench::new(100, |_| {});
+    let free = |salt| Generate { max_tokens: 30, ..request(&prompt(9, salt)) };
+    let mut refuted = 0;
+    for salt in 0..20 {
+        let whole = bench.run(free(salt)).unwrap().remove(0);
+        let cut = bench.run(Generate { constraint: Some(Arc::new(Without('e'))), ..free(salt) }).unwrap().remove(0);
+        match whole.text.find('e') {
+            Some(at) => {
+                assert_eq!((cut.text.as_str(), cut.finish), (&whole.text[..=at], Finish::Refuted("`e`".into())));
+                refuted += 1;
+            }
+            None => assert_eq!(outcome(&whole), outcome(&cut)),
+        }
+    }
+    assert!(refuted > 0);
+}

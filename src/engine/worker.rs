@@ -1,0 +1,455 @@
+//! The engine's thread: packs one step after the other from all requests in flight.
+//!
+//! Each step takes the lanes in the order of their requests: first those that need one row (decoding), then those that
+//! need more (prompts, and paths that lost their pages), so that a long prompt never holds up what is being written.
+//! A lane first follows what is already in the tree, also what this very step adds: K/V of all rows is written before
+//! any is read, so two equal prompts share every row. A path whose last token is in the tree too computes that one
+//! token again for its logits, into the same place, or shares the row that writes it in this step.
+//!
+//! Without room for a lane's pages, in this order: what nobody uses any more is evicted (the tree does that), branches
+//! of lanes that are done and then claims of finished samples give way, a younger lane gives its pages away and waits,
+//! the lane itself waits. Where nobody can go on, the oldest lane gets everything; if that is not enough it fails, with
+//! the numbers.
+
+use super::batch::{Batch, LaneId};
+use super::counters::{Counters, Meter};
+use super::given::Given;
+use super::hold::Holds;
+use super::job::{Context, Job, Lane, Role, Work};
+use super::request::{Generate, Mode, Reply, Score, ScoreReply};
+use super::sample::Sampler;
+use super::sampling::Sampling;
+use super::vocab::Vocab;
+use super::{Limits, Message};
+use crate::attention::Planner;
+use crate::base::size::Human;
+use crate::base::{Error, Result};
+use crate::device::{HeadRow, Step};
+use crate::kv::PAGE_TOKENS;
+use crate::kv::tree::TokenTree;
+use crate::model::llama::Llama;
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+pub struct Worker {
+    llama: Llama,
+    tree: TokenTree,
+    planner: Planner,
+    vocab: Arc<Vocab>,
+    limits: Limits,
+    /// Oldest first.
+    jobs: Vec<Job>,
+    holds: Holds,
+    batch: Batch,
+    logits: Vec<Vec<f32>>,
+    meter: Meter,
+    shown: Arc<Mutex<Counters>>,
+}
+
+impl Worker {
+    pub fn new(
+        llama: Llama,
+        vocab: Arc<Vocab>,
+        limits: Limits,
+        back: Sender<Message>,
+        shown: Arc<Mutex<Counters>>,
+    ) -> Self {
+        let tree = TokenTree::new(llama.device().pages());
+        let meter = Meter::new(llama.device().page_bytes(), limits.partial_row_bytes);
+        Self {
+            llama,
+            tree,
+            planner: Planner::with_parallel(limits.method, limits.parallel),
+            vocab,
+            limits,
+            jobs: Vec::new(),
+            holds: Holds::new(back),
+            batch: Batch::default(),
+            logits: Vec::new(),
+            meter,
+            shown,
+        }
+    }
+
+    /// Serves until it is told to stop. A panic fails every request, those in flight and those to come.
+    pub fn serve(mut self, messages: &Receiver<Message>) {
+        let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(messages))) else { return };
+        let error = Error::fault(format!("the engine failed inside ({}); start the program again", panic_text(&*panic)));
+        for job in &mut self.jobs {
+            match &mut job.work {
+                Work::Samples(samples) => samples.reply().fail(error.clone()),
+                Work::Given(given) => given.fail(error.clone()),
+            }
+        }
+        self.jobs.clear();
+        while let Ok(message) = messages.recv() {
+            match message {
+                Message::Generate(_, mut reply) => reply.fail(error.clone()),
+                // A receiver that is gone wants no answer.
+                Message::Score(_, reply) => drop(reply.send(Err(error.clone()))),
+                Message::Release(_) => {}
+                Message::Stop => return,
+            }
+        }
+    }
+
+    fn run(&mut self, messages: &Receiver<Message>) {
+        loop {
+            if self.jobs.is_empty() {
+                // Nothing to do: sleep until asked.
+                let Ok(message) = messages.recv() else { return };
+                if !self.take(message) {
+                    return;
+                }
+            }
+            while let Ok(message) = messages.try_recv() {
+                if !self.take(message) {
+                    return;
+                }
+            }
+            self.step();
+            if self.jobs.is_empty() && cfg!(debug_assertions) {
+                self.tree.check();
+            }
+        }
+    }
+
+    /// False: stop.
+    fn take(&mut self, message: Message) -> bool {
+        match message {
+            Message::Generate(request, reply) => self.take_generate(request, reply),
+            Message::Score(request, reply) => match self.refuse(&request.prompt, request.longest()) {
+                // A receiver that is gone wants no answer.
+                Some(error) => drop(reply.send(Err(error))),
+                None => self.take_score(request, reply),
+            },
+            Message::Release(claim) => {
+                self.holds.release(claim, &mut self.tree);
+                self.unpark();
+                self.show();
+            }
+            Message::Stop => return false,
+        }
+        true
+    }
+
+    fn take_generate(&mut self, mut request: Generate, mut reply: Reply) {
+        let sampler = match Sampler::new(&request.sampling) {
+            Ok(sampler) => sampler,
+            Err(error) => return reply.fail(error),
+        };
+        if let Some(error) = self.refuse(&request.prompt, 0) {
+            return reply.fail(error);
+        }
+        if request.n == 0 {
+            return reply.expect(0);
+        }
+        let prompt = Arc::clone(&request.prompt);
+        let job = match (request.mode, request.listed.take()) {
+            (Mode::Likeliest, Some(listed)) => {
+                let (given, lanes) = Given::rank(request, listed, reply, &self.context());
+                Job::new(&prompt, lanes, Work::Given(given))
+            }
+            _ => Job::new(&prompt, Vec::new(), Work::Samples(Sampling::new(request, sampler, reply))),
+        };
+        self.jobs.push(job);
+    }
+
+    fn take_score(&mut self, request: Score, reply: ScoreReply) {
+        let prompt = Arc::clone(&request.prompt);
+        let (given, lanes) = Given::score(request, reply);
+        self.jobs.push(Job::new(&prompt, lanes, Work::Given(given)));
+    }
+
+    /// Why a prompt, with so many tokens after it, can never be served.
+    fn refuse(&self, prompt: &[u32], more: usize) -> Option<Error> {
+        let len = prompt.len() + more;
+        let (limit, vocab) = (self.limits.context, self.limits.vocab);
+        if prompt.is_empty() {
+            return Some(Error::input("the prompt has no tokens: the model needs at least one to begin with"));
+        }
+        if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocab) {
+            return Some(Error::input(format!("token id {id} is not in the model's vocabulary of {vocab}")));
+        }
+        if len > limit {
+            return Some(Error::limit(format!(
+                "the prompt has {len} tokens, more than the context of {limit}: shorten it, or use a model with a longer context"
+            )));
+        }
+        (len.div_ceil(PAGE_TOKENS) > self.llama.device().pages()).then(|| self.no_room(len))
+    }
+
+    fn no_room(&self, tokens: usize) -> Error {
+        let (pages, bytes) = (self.llama.device().pages(), self.llama.device().page_bytes());
+        let needed = tokens.div_ceil(PAGE_TOKENS);
+        Error::limit(format!(
+            "no K/V memory: a path of {tokens} tokens needs {needed} pages ({}), there are {pages} ({}); raise --kv-budget",
+            Human((needed * bytes) as u64),
+            Human((pages * bytes) as u64),
+        ))
+    }
+
+    fn context(&mut self) -> Context<'_> {
+        Context { tree: &mut self.tree, holds: &mut self.holds, vocab: &self.vocab, limit: self.limits.context }
+    }
+
+    /// One step, or the making of room for one.
+    fn step(&mut self) {
+        let began = Instant::now();
+        for job in &mut self.jobs {
+            if job.cancelled() {
+                job.release(&mut self.tree);
+            }
+        }
+        self.sweep();
+        self.schedule();
+        if self.batch.is_empty() {
+            self.make_way();
+        }
+        if !self.batch.is_empty() {
+            match self.forward(began) {
+                Ok(()) => self.hand_out(),
+                Err(error) => self.fail_all(&error),
+            }
+        }
+        self.sweep();
+        self.show();
+    }
+
+    /// Rows for as many lanes as fit.
+    fn schedule(&mut self) {
+        self.batch.clear();
+        for job in &mut self.jobs {
+            for lane in &mut job.lanes {
+                lane.in_step = false;
+            }
+        }
+        for single in [true, false] {
+            let mut rows = self.limits.step_rows;
+            if !single && !self.batch.is_empty() {
+                rows = self.batch.len() + self.limits.mixed_rows;
+            }
+            for job in 0..self.jobs.len() {
+                for lane in 0..self.jobs[job].lanes.len() {
+                    let id = LaneId { job, lane };
+                    let left = rows.saturating_sub(self.batch.len());
+                    if left > 0 && self.is_ready(id) && (self.todo(id) == 1) == single {
+                        self.bring_on(id, left);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether a lane may have rows in this step: nodes of given texts wait for their prompt.
+    fn is_ready(&self, id: LaneId) -> bool {
+        let job = &self.jobs[id.job];
+        let lane = &job.lanes[id.lane];
+        let prompt_there = id.lane == 0 || job.started || matches!(job.work, Work::Samples(_)) || self.todo_of(&job.lanes[0]) == 0;
+        !lane.done && !lane.parked && !lane.in_step && prompt_there
+    }
+
+    fn todo(&self, id: LaneId) -> usize {
+        self.todo_of(&self.jobs[id.job].lanes[id.lane])
+    }
+
+    /// Tokens of the path that its branch does not have yet.
+    fn todo_of(&self, lane: &Lane) -> usize {
+        lane.path.len() - lane.branch.map_or(0, |branch| self.tree.len(branch))
+    }
+
+    /// Follows the lane's path in the tree and adds up to `rows` rows to the step. False: no room.
+    fn bring_on(&mut self, id: LaneId, rows: usize) -> bool {
+        let job = &mut self.jobs[id.job];
+        let from_prompt = (id.lane > 0).then(|| job.lanes[0].branch).flatten();
+        let lane = &mut job.lanes[id.lane];
+        let branch = *lane.branch.get_or_insert_with(|| match from_prompt {
+            Some(prompt) if matches!(lane.role, Role::Node(_)) => self.tree.fork(prompt),
+            _ => self.tree.open(),
+        });
+        let mut len = self.tree.len(branch);
+        let found = self.tree.advance(branch, &lane.path[len..]);
+        len += found;
+        if id.lane == 0 && !job.started {
+            self.meter.looked_up(if job.looked_up { 0 } else { lane.path.len() }, found);
+            job.looked_up = true;
+        }
+        let path_len = lane.path.len();
+        if len == path_len {
+            // All of it is there. Its logits are not: they come from the row that writes the last token.
+            let slot = self.tree.slots(branch)[len - 1];
+            let row = self.batch.writer(slot).unwrap_or_else(|| {
+                self.batch.slots.push(slot);
+                self.batch.push(branch, len - 1, &lane.path[len - 1..]);
+                lane.count(1, true);
+                self.batch.len() - 1
+            });
+            lane.in_step = true;
+            self.batch.want(row, id);
+            return true;
+        }
+        let chunk = rows.min(path_len - len);
+        while self.tree.append(branch, &self.jobs[id.job].lanes[id.lane].path[len..len + chunk], &mut self.batch.slots).is_err() {
+            if !self.give_way_to(id) {
+                return false;
+            }
+        }
+        let lane = &mut self.jobs[id.job].lanes[id.lane];
+        self.batch.push(branch, len, &lane.path[len..len + chunk]);
+        lane.in_step = true;
+        let last = len + chunk == path_len;
+        lane.count(chunk, last);
+        if last {
+            self.batch.want(self.batch.len() - 1, id);
+        }
+        true
+    }
+
+    /// Frees what a lane may take from others. False: nothing more.
+    fn give_way_to(&mut self, id: LaneId) -> bool {
+        let done = self.jobs.iter_mut().flat_map(|job| &mut job.lanes).find(|l| l.done && !l.in_step && l.branch.is_some());
+        if let Some(branch) = done.and_then(|lane| lane.branch.take()) {
+            self.tree.release(branch);
+            return true;
+        }
+        if self.holds.give_way(&mut self.tree) {
+            return true;
+        }
+        for job in (id.job..self.jobs.len()).rev() {
+            let oldest = if job == id.job { id.lane + 1 } else { 0 };
+            for lane in (oldest..self.jobs[job].lanes.len()).rev() {
+                let lane = &mut self.jobs[job].lanes[lane];
+                if lane.in_step || lane.branch.is_none_or(|branch| self.tree.is_empty(branch)) {
+                    continue;
+                }
+                if let Some(branch) = lane.branch.take() {
+                    self.tree.release(branch);
+                    lane.parked = true;
+                    return true;
+                }
+            }
+        }
+        false
+    }
+
+    /// Nobody had room: the oldest lane gets everything, or fails.
+    fn make_way(&mut self) {
+        self.unpark();
+        let mut lanes = (0..self.jobs.len())
+            .flat_map(|job| (0..self.jobs[job].lanes.len()).map(move |lane| LaneId { job, lane }));
+        let Some(oldest) = lanes.find(|&id| self.is_ready(id)) else { return };
+        for (at, job) in self.jobs.iter_mut().enumerate() {
+            for (lane_at, lane) in job.lanes.iter_mut().enumerate() {
+                if (LaneId { job: at, lane: lane_at }) != oldest
+                    && let Some(branch) = lane.branch.take()
+                {
+                    self.tree.release(branch);
+                    lane.parked = !lane.done;
+                }
+            }
+        }
+        while self.holds.give_way(&mut self.tree) {}
+        if self.bring_on(oldest, self.limits.step_rows) {
+            return;
+        }
+        // Pages are lost where a path shares only a part of one with what was there before. Nobody else is left in the
+        // tree, so a new one wastes nothing.
+        let path_len = self.jobs[oldest.job].lanes[oldest.lane].path.len();
+        let fits = path_len.div_ceil(PAGE_TOKENS) <= self.llama.device().pages();
+        self.jobs[oldest.job].lanes[oldest.lane].branch = None;
+        self.forget_tree();
+        if !fits || !self.bring_on(oldest, self.limits.step_rows) {
+            let error = self.no_room(path_len);
+            let mut context = Context {
+                tree: &mut self.tree,
+                holds: &mut self.holds,
+                vocab: &self.vocab,
+                limit: self.limits.context,
+            };
+            self.jobs[oldest.job].give_up(oldest.lane, error, &mut context);
+            self.unpark();
+        }
+    }
+
+    /// Begins with an empty tree; no lane may have a branch.
+    fn forget_tree(&mut self) {
+        self.meter.forgot(&self.tree.stats());
+        self.holds.forget();
+        self.tree = TokenTree::new(self.llama.device().pages());
+        self.planner = Planner::with_parallel(self.limits.method, self.limits.parallel);
+    }
+
+    fn unpark(&mut self) {
+        for lane in self.jobs.iter_mut().flat_map(|job| &mut job.lanes) {
+            lane.parked = false;
+        }
+    }
+
+    fn forward(&mut self, began: Instant) -> Result<()> {
+        let Batch { tokens, positions, slots, rows, wanted, .. } = &self.batch;
+        let planning = Instant::now();
+        let work = self.planner.plan(&self.tree, rows);
+        self.meter.planned(planning.elapsed(), &work.io);
+        let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
+        self.logits.clear();
+        let step = Step { tokens, positions, slots, work };
+        self.llama.forward(&step, &heads, &mut self.logits)?;
+        self.meter.stepped(began, tokens.len(), self.llama.device().times());
+        Ok(())
+    }
+
+    /// Hands the logits to who wanted them.
+    fn hand_out(&mut self) {
+        let wanting = std::mem::take(&mut self.batch.wanting);
+        // A job's lanes change place only when its prompt's logits come, which are the only ones it waits for then.
+        for &(at, LaneId { job, lane }) in &wanting {
+            self.meter.sampled(matches!(self.jobs[job].work, Work::Samples(_)));
+            let mut context = Context {
+                tree: &mut self.tree,
+                holds: &mut self.holds,
+                vocab: &self.vocab,
+                limit: self.limits.context,
+            };
+            self.jobs[job].take_logits(lane, &self.logits[at], &mut context);
+        }
+        self.batch.wanting = wanting;
+    }
+
+    /// Removes finished jobs; whoever waited for pages may try again.
+    fn sweep(&mut self) {
+        let mut ended = false;
+        for job in &mut self.jobs {
+            if job.finished() {
+                job.release(&mut self.tree);
+                ended = true;
+            }
+            ended |= job.lanes.iter().any(|lane| lane.done && lane.in_step);
+        }
+        self.jobs.retain(|job| !job.finished());
+        if ended {
+            self.unpark();
+        }
+    }
+
+    /// The device failed in the middle of a step: what the tree says of K/V is not true any more.
+    fn fail_all(&mut self, error: &Error) {
+        for job in &mut self.jobs {
+            job.fail(error.clone(), &mut self.tree);
+        }
+        self.jobs.clear();
+        self.forget_tree();
+    }
+
+    fn show(&mut self) {
+        let counters = self.meter.counters(&self.tree.stats());
+        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+    }
+}
+
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or_else(|| panic.downcast_ref::<&str>().copied());
+    text.unwrap_or("no message").to_string()
+}

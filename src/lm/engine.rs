@@ -1,0 +1,267 @@
+//! Our own engine as a language model: prompts become token ids, memory is checked before anything is taken.
+
+use super::{Counters, Format, Generate, Info, Lm, Mode, Part, Prompt, Score, Scores, Update};
+use crate::attention::Method;
+use crate::base::size::{Human, Size, free_ram};
+use crate::base::{Error, Result};
+use crate::device::Shape;
+use crate::device::cpu::arena::KvNumber;
+use crate::device::cpu::simd::Simd;
+use crate::device::cpu::{Activations, CpuDevice, CpuOptions, default_threads};
+use crate::device::weight::Weights;
+use crate::device::{Device, weight};
+use crate::engine::request::{self, Listed};
+use crate::engine::vocab::Vocab;
+use crate::engine::{Engine, Limits};
+use crate::kv::PAGE_TOKENS;
+use crate::model::Model;
+use crate::model::llama::Llama;
+use crate::model::prompt::{self, Form, Tail};
+use crate::model::template::ChatTemplate;
+use crate::model::tokenizer::Tokenizer;
+use std::sync::Arc;
+use tokio::sync::{mpsc, oneshot};
+
+/// K/V tokens that the default budget holds at most.
+const DEFAULT_TOKENS: usize = 65_536;
+
+/// Percent of the free memory that the default budget takes at most.
+const DEFAULT_PERCENT: f64 = 25.0;
+
+/// Memory for the activations, the tokenizer and the program itself, above weights and K/V.
+const SPARE_BYTES: u64 = 96 << 20;
+
+/// How the engine is to run; the flags of the command line.
+#[derive(Debug, Clone)]
+pub struct EngineOptions {
+    /// `auto` or `cpu`.
+    pub device: String,
+    /// `None`: as many as there are cores.
+    pub threads: Option<usize>,
+    pub activations: Activations,
+    pub kv: KvNumber,
+    /// `None`: what 64k tokens need, at most a quarter of the free memory.
+    pub kv_budget: Option<Size>,
+    pub method: Method,
+    /// Tokens a path may have; `None`: what the model was made for.
+    pub context: Option<usize>,
+    /// Rows of a step, and prompt rows of a step in which others decode; `None`: the engine's own choice.
+    pub step_rows: Option<usize>,
+    pub mixed_rows: Option<usize>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            device: "auto".into(),
+            threads: None,
+            activations: Activations::Int8,
+            kv: KvNumber::F16,
+            kv_budget: None,
+            method: Method::default(),
+            context: None,
+            step_rows: None,
+            mixed_rows: None,
+        }
+    }
+}
+
+/// A model on our engine.
+pub struct EngineLm {
+    info: Info,
+    engine: Engine,
+    tokenizer: Tokenizer,
+    template: Option<ChatTemplate>,
+    vocab: Arc<Vocab>,
+}
+
+impl EngineLm {
+    /// Checks memory, takes weights and K/V pages, and starts the engine. Refused before loading: too little memory (with
+    /// the numbers and the flag), an unknown device, a context longer than the model's.
+    pub fn start(model: Model, options: &EngineOptions) -> Result<Arc<Self>> {
+        let limits = limits(&model.weights.shape, options)?;
+        let vocab = Arc::new(Vocab::of(&model.tokenizer, limits.vocab));
+        let context = limits.context;
+        let llama = load(model.weights, options)?;
+        let info = Info {
+            name: model.info.name.clone(),
+            checksum: model.checksum()?,
+            context: Some(context),
+            chat_template: model.template.is_some(),
+            device: llama.device().describe(),
+        };
+        let engine = Engine::start(llama, Arc::clone(&vocab), limits)?;
+        Ok(Arc::new(Self { info, engine, tokenizer: model.tokenizer, template: model.template, vocab }))
+    }
+
+    /// The prompt's token ids, with exactly one BOS where the model wants one.
+    pub fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
+        let form = match prompt.format {
+            Format::Completion => Form::Completion,
+            Format::Chat => Form::Chat,
+        };
+        let tail: Vec<Tail<'_>> = prompt
+            .tail
+            .iter()
+            .map(|part| match part {
+                Part::Text(text) => Tail::Text(text),
+                Part::Tokens { ids, .. } => Tail::Tokens(ids),
+            })
+            .collect();
+        prompt::ids(&self.tokenizer, self.template.as_ref(), form, &prompt.text, &tail)
+    }
+
+    fn request(&self, request: Generate) -> Result<request::Generate> {
+        let listed = match (request.mode, &request.constraint) {
+            (Mode::Likeliest, Some(rule)) => rule.choices().map(|texts| self.spell_all(texts)).transpose()?,
+            _ => None,
+        };
+        Ok(request::Generate {
+            prompt: self.ids(&request.prompt)?.into(),
+            mode: request.mode,
+            n: request.n,
+            sampling: request.sampling,
+            max_tokens: request.max_tokens,
+            stop: request.stop,
+            constraint: request.constraint,
+            listed,
+            key: request.key,
+        })
+    }
+
+    fn spell_all(&self, texts: Vec<String>) -> Result<Vec<Listed>> {
+        texts.into_iter().map(|text| Ok(Listed { ids: self.spell(&text)?, text })).collect()
+    }
+
+    /// A text that goes on after a prompt, in tokens that write exactly its bytes.
+    fn spell(&self, text: &str) -> Result<Vec<u32>> {
+        let ids = self.vocab.spell(text.as_bytes(), self.tokenizer.encode_continued(text));
+        ids.ok_or_else(|| Error::input(format!("the model's vocabulary cannot spell `{text}`")))
+    }
+}
+
+impl Lm for EngineLm {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn count_tokens(&self, prompt: &Prompt) -> Option<usize> {
+        self.ids(prompt).ok().map(|ids| ids.len())
+    }
+
+    fn generate(&self, request: Generate) -> mpsc::UnboundedReceiver<Update> {
+        match self.request(request) {
+            Ok(request) => self.engine.generate(request),
+            Err(error) => {
+                let (sender, receiver) = mpsc::unbounded_channel();
+                // A receiver that is gone wants no answer.
+                let _ = sender.send(Update::Failed(error));
+                receiver
+            }
+        }
+    }
+
+    fn score(&self, request: Score) -> oneshot::Receiver<Result<Scores>> {
+        let prompt = self.ids(&request.prompt);
+        let continuations = request.continuations.iter().map(|text| self.spell(text)).collect::<Result<Vec<_>>>();
+        match prompt.and_then(|prompt| Ok(request::Score { prompt: prompt.into(), continuations: continuations? })) {
+            Ok(request) => self.engine.score(request),
+            Err(error) => {
+                let (sender, receiver) = oneshot::channel();
+                // A receiver that is gone wants no answer.
+                let _ = sender.send(Err(error));
+                receiver
+            }
+        }
+    }
+
+    fn counters(&self) -> Counters {
+        self.engine.counters()
+    }
+}
+
+/// What the engine may take on, for a model of this shape.
+pub fn limits(shape: &Shape, options: &EngineOptions) -> Result<Limits> {
+    let threads = options.threads.unwrap_or_else(default_threads);
+    let mut limits = Limits::new(shape, options.method, threads);
+    if let Some(context) = options.context {
+        if context == 0 || context > shape.context {
+            return Err(Error::input(format!(
+                "a context of {context} tokens: the model was made for 1 to {}",
+                shape.context
+            )));
+        }
+        limits.context = context;
+    }
+    limits.step_rows = options.step_rows.unwrap_or(limits.step_rows).max(1);
+    limits.mixed_rows = options.mixed_rows.unwrap_or(limits.mixed_rows).max(1);
+    Ok(limits)
+}
+
+/// Puts the weights on the device, with as many K/V pages as the budget holds.
+pub fn load(weights: Weights, options: &EngineOptions) -> Result<Llama> {
+    if !matches!(options.device.as_str(), "auto" | "cpu") {
+        return Err(Error::input(format!("device `{}` is unknown; there are auto and cpu", options.device)));
+    }
+    let pages = pages(&weights, options, free_ram())?;
+    let layers = weights.shape.layers;
+    let device: Box<dyn Device> = Box::new(CpuDevice::new(
+        weights,
+        CpuOptions {
+            threads: options.threads.unwrap_or_else(default_threads).max(1),
+            activations: options.activations,
+            pages,
+            kv: options.kv,
+            simd: Simd::best(),
+        },
+    )?);
+    Ok(Llama::new(device, layers))
+}
+
+/// K/V pages within the budget, given the free memory. Refuses what does not fit, with the numbers.
+fn pages(weights: &Weights, options: &EngineOptions, free: Option<u64>) -> Result<usize> {
+    let page_bytes = (PAGE_TOKENS * weights.shape.kv_numbers_per_token() * options.kv.bytes()) as u64;
+    let default = (DEFAULT_TOKENS / PAGE_TOKENS) as u64 * page_bytes;
+    let budget = match (options.kv_budget, free) {
+        (Some(size), Some(free)) => size.of(free),
+        (Some(Size::Bytes(bytes)), None) => bytes,
+        (Some(Size::Percent(_)), None) => {
+            return Err(Error::input("free memory cannot be read here: give --kv-budget in bytes, such as 512MiB"));
+        }
+        (None, Some(free)) => default.min(Size::Percent(DEFAULT_PERCENT).of(free)),
+        (None, None) => default,
+    };
+    let pages = budget / page_bytes;
+    if pages == 0 {
+        return Err(Error::limit(format!(
+            "a K/V budget of {} holds not one page of {PAGE_TOKENS} tokens ({}): raise --kv-budget",
+            Human(budget),
+            Human(page_bytes)
+        )));
+    }
+    let weight_bytes = weight_bytes(weights);
+    let needed = weight_bytes + budget + SPARE_BYTES;
+    if let Some(free) = free
+        && needed > free
+    {
+        return Err(Error::limit(format!(
+            "not enough memory: {} for the weights, {} for K/V and {} to work in, but only {} is free; use a smaller \
+             model, or a smaller --kv-budget",
+            Human(weight_bytes),
+            Human(budget),
+            Human(SPARE_BYTES),
+            Human(free)
+        )));
+    }
+    Ok(usize::try_from(pages).unwrap_or(usize::MAX).min(u32::MAX as usize))
+}
+
+/// Bytes of all matrices; the device packs a copy of its own.
+fn weight_bytes(weights: &Weights) -> u64 {
+    let layers = weights.layers.iter().flat_map(|l| [&l.wq, &l.wk, &l.wv, &l.wo, &l.gate, &l.up, &l.down]);
+    let all = layers.chain([&weights.embed]).chain(&weights.output);
+    all.map(|weight: &weight::Weight| weight.bytes.as_slice().len() as u64).sum()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,338 @@
+//! The engine with real arithmetic: the reference's texts and probabilities, and the same bits whatever happens around a
+//! request. Small checks run on the tiny model of the shared cases, the rest on the default model.
+
+use super::*;
+use crate::base::ErrorKind;
+use crate::base::testing::{real_model, shared};
+use crate::engine::constraint::{Constraint, Judgement};
+use crate::lm::{Completion, Finish, Sampling, StreamKey};
+use crate::model::{OpenOptions, open};
+use serde_json::Value;
+use std::path::Path;
+
+fn start(path: &Path, options: &EngineOptions) -> Arc<EngineLm> {
+    let model = open(path.to_str().unwrap(), &OpenOptions::default()).unwrap();
+    EngineLm::start(model, options).unwrap()
+}
+
+/// Little memory, so that several engines stand beside each other.
+fn options() -> EngineOptions {
+    EngineOptions { kv_budget: Some(Size::Bytes(96 << 20)), threads: Some(2), ..EngineOptions::default() }
+}
+
+fn exact() -> EngineOptions {
+    EngineOptions { activations: Activations::F32, ..options() }
+}
+
+fn tokens(ids: &[u32]) -> Prompt {
+    Prompt { tail: vec![Part::Tokens { text: String::new(), ids: ids.into() }], ..Prompt::completion("") }
+}
+
+fn ask(prompt: Prompt, max_tokens: usize) -> Generate {
+    Generate {
+        prompt,
+        mode: Mode::Sample,
+        n: 1,
+        sampling: Sampling::default(),
+        max_tokens,
+        stop: Vec::new(),
+        constraint: None,
+        key: StreamKey { seed: 1, puzzle: 2, node: 3 },
+    }
+}
+
+fn collect(mut updates: mpsc::UnboundedReceiver<Update>) -> Result<Vec<Completion>> {
+    let mut done: Vec<Option<Completion>> = Vec::new();
+    let mut streamed: Vec<String> = Vec::new();
+    while let Some(update) = updates.blocking_recv() {
+        match update {
+            Update::Text { sample, text, .. } => {
+                streamed.resize(streamed.len().max(sample + 1), String::new());
+                streamed[sample].push_str(&text);
+            }
+            Update::Done { sample, completion } => {
+                done.resize_with(done.len().max(sample + 1), || None);
+                done[sample] = Some(completion);
+            }
+            Update::Failed(error) => return Err(error),
+        }
+    }
+    streamed.resize(done.len(), String::new());
+    let done: Vec<Completion> = done.into_iter().map(|d| d.expect("every sample ends")).collect();
+    assert!(done.iter().zip(&streamed).all(|(d, s)| d.text == *s));
+    Ok(done)
+}
+
+fn bits(done: &[Completion]) -> Vec<(Vec<u32>, Vec<u32>, String)> {
+    let bits = |d: &Completion| (d.ids.to_vec(), d.logprobs.iter().map(|l| l.to_bits()).collect(), d.text.clone());
+    done.iter().map(bits).collect()
+}
+
+fn logprobs(lm: &EngineLm, prompt: &[u32], continuations: &[Vec<u32>]) -> Vec<Vec<f32>> {
+    let request = request::Score { prompt: prompt.into(), continuations: continuations.to_vec() };
+    lm.engine.score(request).blocking_recv().unwrap().unwrap().logprobs
+}
+
+fn floats(value: &Value) -> Vec<f64> {
+    value.as_array().unwrap().iter().map(|v| v.as_f64().unwrap()).collect()
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|v| v.as_u64().unwrap() as u32).collect()
+}
+
+fn read(path: &Path) -> Value {
+    serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
+}
+
+/// Greedy texts and log-probabilities against the reference file, with bounds on error and on the margin below which a
+/// greedy token may differ.
+fn check_reference(name: &str, options: &EngineOptions, worst: f64, mean: f64, margin: f64) {
+    let (Some(model), Some(cases)) = (real_model(name), shared(name)) else { return };
+    let lm = start(&model, options);
+    let reference = read(&cases.join("cases/reference/smollm2.json"));
+    let mut errors = Vec::new();
+    for case in reference["prompts"].as_array().unwrap() {
+        let prompt = ids(&case["ids"]);
+        let scores = logprobs(&lm, &prompt[..1], &[prompt[1..].to_vec()]);
+        for (ours, theirs) in scores[0].iter().zip(floats(&case["prompt_logprobs"])) {
+            errors.push((f64::from(*ours) - theirs).abs());
+        }
+        let top = case["next_top5_logprobs"].as_array().unwrap();
+        let next: Vec<Vec<u32>> = top.iter().map(|t| vec![t[0].as_u64().unwrap() as u32]).collect();
+        for (ours, theirs) in logprobs(&lm, &prompt, &next).iter().zip(top) {
+            errors.push((f64::from(ours[0]) - theirs[1].as_f64().unwrap()).abs());
+        }
+        let greedy = ids(&case["greedy_ids"]);
+        let done = collect(lm.generate(ask(tokens(&prompt), greedy.len()))).unwrap().remove(0);
+        for (i, (&theirs, sure)) in greedy.iter().zip(floats(&case["greedy_margin_logits"])).enumerate() {
+            let ours = done.ids.get(i).copied();
+            if ours == Some(theirs) || (ours.is_none() && lm.tokenizer.is_end(theirs)) {
+                continue;
+            }
+            assert!(sure <= margin, "{}: token {i} is {ours:?}, not {theirs} (margin {sure})", case["prompt"]);
+            break;
+        }
+    }
+    let most = errors.iter().copied().fold(0.0, f64::max);
+    let average = errors.iter().sum::<f64>() / errors.len() as f64;
+    println!("{name}: log-probabilities differ by {most:.4} at most, {average:.4} on average");
+    assert!(most <= worst && average <= mean, "{most} {average}");
+}
+
+#[test]
+fn exact_activations_give_the_references_texts_and_probabilities() {
+    check_reference("exact reference", &exact(), 0.02, 0.01, 0.05);
+}
+
+#[test]
+fn int8_activations_stay_within_the_contract() {
+    check_reference("int8 reference", &options(), 0.6, 0.1, 0.5);
+}
+
+/// Few-shot prompts with a shared beginning, as a search asks them.
+fn search_prompts() -> Vec<Generate> {
+    let shots = "Input: 94580730\nOutput: 00345789\n\nInput: 31415926\nOutput: 11234569\n\nInput: 2718281\nOutput: ";
+    let mut requests = Vec::new();
+    for (i, tail) in ["", "1", "12", "112", "1127", "2"].iter().enumerate() {
+        let mut prompt = Prompt::completion(shots);
+        if !tail.is_empty() {
+            prompt.tail.push(Part::Text(tail.to_string()));
+        }
+        let mut one = ask(prompt, 7);
+        one.key.node = i as u64;
+        one.n = 1 + i % 3;
+        one.sampling.temperature = if i % 2 == 0 { 0.9 } else { 0.0 };
+        one.mode = if i == 3 { Mode::Likeliest } else { Mode::Sample };
+        requests.push(one);
+    }
+    requests
+}
+
+/// The same bits on every engine of `variants`, together and one after the other, cold and warm.
+fn check_same_bits(path: &Path, base: &EngineOptions, requests: impl Fn() -> Vec<Generate>, variants: &[EngineOptions]) {
+    let expected: Vec<_> = {
+        let lm = start(path, base);
+        requests().into_iter().map(|one| bits(&collect(lm.generate(one)).unwrap())).collect()
+    };
+    for options in variants {
+        let lm = start(path, options);
+        for round in 0..2 {
+            let open: Vec<_> = requests().into_iter().map(|one| lm.generate(one)).collect();
+            for (updates, expected) in open.into_iter().zip(&expected) {
+                assert_eq!(&bits(&collect(updates).unwrap()), expected, "round {round}: {options:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn results_are_the_same_bits_alone_together_warm_chunked_evicted_and_on_any_threads() {
+    let Some(model) = real_model("same bits") else { return };
+    let tight = Size::Bytes(16 * 23_040 * 9);
+    for base in [options(), exact()] {
+        let variants = [
+            EngineOptions { threads: Some(1), step_rows: Some(40), ..base.clone() },
+            EngineOptions { kv_budget: Some(tight), step_rows: Some(63), ..base.clone() },
+            EngineOptions { step_rows: Some(9), mixed_rows: Some(2), method: Method::Radix, ..base.clone() },
+        ];
+        check_same_bits(&model, &EngineOptions { threads: Some(2), ..base }, search_prompts, &variants);
+    }
+}
+
+#[test]
+fn a_prompt_in_parts_gives_the_tiny_models_reference() {
+    let Some(cases) = shared("tiny parts") else { return };
+    let expected = read(&cases.join("cases/tiny/expected.json"));
+    let prompt = ids(&expected["prompt"]);
+    let top: Vec<(u32, f64)> = expected["plain"]["last_top3"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| (t[0].as_u64().unwrap() as u32, t[1].as_f64().unwrap()))
+        .collect();
+    let next: Vec<Vec<u32>> = top.iter().map(|t| vec![t.0]).collect();
+    let mut first: Option<Vec<Vec<f32>>> = None;
+    for (rows, begun) in [(256, 0), (40, 0), (63, 0), (256, 1), (1, 0)] {
+        let lm = start(&cases.join("cases/tiny/hf"), &EngineOptions { step_rows: Some(rows), ..exact() });
+        if begun > 0 {
+            logprobs(&lm, &prompt[..begun], &[vec![]]);
+        }
+        let scores = logprobs(&lm, &prompt, &next);
+        for (ours, theirs) in scores.iter().zip(&top) {
+            let difference = f64::from(ours[0] - scores[0][0]) - (theirs.1 - top[0].1);
+            assert!(difference.abs() < 1e-2, "{rows} rows: {difference}");
+        }
+        assert_eq!(&scores, first.get_or_insert_with(|| scores.clone()), "{rows} rows, {begun} before");
+        let greedy = ids(&expected["plain"]["greedy_8_after_first8"]);
+        let done = collect(lm.generate(ask(tokens(&prompt[..8]), 8))).unwrap().remove(0);
+        assert_eq!(done.ids[..], greedy[..]);
+    }
+}
+
+#[test]
+fn the_tiny_models_context_ends_texts_and_refuses_prompts() {
+    let Some(cases) = shared("tiny context") else { return };
+    let lm = start(&cases.join("cases/tiny/hf"), &exact());
+    assert_eq!(lm.info().context, Some(256));
+    let prompt: Vec<u32> = (0..300).map(|i| 260 + i % 40).collect();
+    let long = lm.generate(ask(tokens(&prompt[..250]), 50));
+    let refused = collect(lm.generate(ask(tokens(&prompt), 5))).err().unwrap();
+    assert!(refused.message().contains("256") && refused.message().contains("30"), "{refused}");
+    let done = collect(long).unwrap().remove(0);
+    assert!(done.finish == Finish::Context(256) && done.ids.len() <= 6 || done.finish == Finish::End, "{:?}", done.finish);
+    let tiny = start(&cases.join("cases/tiny/hf"), &EngineOptions { context: Some(8), ..exact() });
+    let done = collect(tiny.generate(ask(tokens(&prompt[..5]), 50))).unwrap().remove(0);
+    assert!(done.ids.len() <= 3);
+    let model = open(cases.join("cases/tiny/hf").to_str().unwrap(), &OpenOptions::default()).unwrap();
+    let more = EngineLm::start(model, &EngineOptions { context: Some(257), ..exact() });
+    assert!(more.err().unwrap().message().contains("256"));
+}
+
+/// Digits of a multiset, one after the other: what a sorting step allows.
+struct Digits(Vec<&'static str>);
+
+impl Constraint for Digits {
+    fn judge(&self, text: &str) -> Judgement {
+        let more = self.0.iter().any(|t| t.len() > text.len() && t.starts_with(text));
+        match (self.0.contains(&text), more) {
+            (true, false) => Judgement::Closed,
+            (complete, true) => Judgement::Open { complete },
+            (false, false) => Judgement::Dead("not allowed".into()),
+        }
+    }
+
+    fn choices(&self) -> Option<Vec<String>> {
+        Some(self.0.iter().map(|t| t.to_string()).collect())
+    }
+
+    fn ascii(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn listed_steps_are_ranked_as_their_tokens_are_drawn() {
+    let Some(model) = real_model("listed") else { return };
+    let lm = start(&model, &options());
+    let rule: Arc<dyn Constraint> = Arc::new(Digits(vec!["1", "12", "103", "7", "7 8", "42"]));
+    let prompt = || Prompt::completion("Numbers in order: 1 7 12 42 103\nThe next one is ");
+    let likeliest = Generate {
+        mode: Mode::Likeliest,
+        n: 6,
+        constraint: Some(Arc::clone(&rule)),
+        stop: vec!["\n".into()],
+        ..ask(prompt(), 8)
+    };
+    let ranked = collect(lm.generate(likeliest.clone())).unwrap();
+    assert_eq!(ranked.len(), 6);
+    let sum: f64 = ranked.iter().map(|d| d.masked_logprob.exp()).sum();
+    assert!((sum - 1.0).abs() < 1e-6, "{sum}");
+    for done in &ranked {
+        assert_eq!(lm.tokenizer.decode(&done.ids), done.text);
+    }
+    // A text drawn under the mask has the probability that the ranking gives it.
+    let drawn = Generate {
+        mode: Mode::Sample,
+        n: 12,
+        sampling: Sampling { temperature: 1.0, ..Sampling::default() },
+        ..likeliest.clone()
+    };
+    for done in collect(lm.generate(drawn)).unwrap() {
+        let same = ranked.iter().find(|r| r.text == done.text).expect("only listed texts are drawn");
+        if same.ids == done.ids {
+            assert!((same.masked_logprob - done.masked_logprob).abs() < 1e-4, "{}", done.text);
+        }
+    }
+    // Going on from a thought's ids computes its last token only.
+    let mut next = prompt();
+    next.tail.push(Part::Tokens { text: ranked[0].text.clone(), ids: Arc::clone(&ranked[0].ids) });
+    let usage = collect(lm.generate(ask(next, 1))).unwrap()[0].usage;
+    assert!(usage.prompt <= ranked[0].ids.len() as u64, "{usage:?}");
+}
+
+#[test]
+fn stop_strings_span_tokens_and_chat_has_one_turn() {
+    let Some(model) = real_model("stops") else { return };
+    let lm = start(&model, &options());
+    let whole = collect(lm.generate(ask(Prompt::completion("The capital of France is"), 16))).unwrap().remove(0);
+    let (at, _) = whole.text.char_indices().nth(whole.text.len() / 2).unwrap();
+    let stop = whole.text[at - 2..at + 3].to_string();
+    let cut = Generate { stop: vec![stop.clone()], ..ask(Prompt::completion("The capital of France is"), 16) };
+    let cut = collect(lm.generate(cut)).unwrap().remove(0);
+    assert_eq!(cut.finish, Finish::Stop(stop.clone()));
+    assert_eq!(cut.text, whole.text[..whole.text.find(&stop).unwrap()]);
+    assert_eq!(lm.tokenizer.decode(&cut.ids), cut.text);
+    let chat = Prompt { format: Format::Chat, ..Prompt::completion("Name three colours.") };
+    let ids = lm.ids(&chat).unwrap();
+    assert_eq!(Some(ids.len()), lm.count_tokens(&chat));
+    let done = collect(lm.generate(ask(chat, 40))).unwrap().remove(0);
+    assert!(!done.text.contains("<|im_end|>") && !done.text.is_empty());
+}
+
+#[test]
+fn memory_is_checked_before_it_is_taken() {
+    let Some(cases) = shared("memory") else { return };
+    let weights = open(cases.join("cases/tiny/hf").to_str().unwrap(), &OpenOptions::default()).unwrap().weights;
+    let page = (PAGE_TOKENS * weights.shape.kv_numbers_per_token() * 2) as u64;
+    let of = |budget: Option<Size>, free: Option<u64>| {
+        pages(&weights, &EngineOptions { kv_budget: budget, ..EngineOptions::default() }, free)
+    };
+    assert_eq!(of(Some(Size::Bytes(10 * page + 1)), Some(1 << 40)).unwrap(), 10);
+    assert_eq!(of(None, Some(1 << 40)).unwrap(), DEFAULT_TOKENS / PAGE_TOKENS);
+    assert_eq!(of(None, None).unwrap(), DEFAULT_TOKENS / PAGE_TOKENS);
+    assert_eq!(of(None, Some(200 << 20)).unwrap() as u64, ((50 << 20) / page).min((DEFAULT_TOKENS / PAGE_TOKENS) as u64));
+    for (budget, free, part) in [
+        (Some(Size::Bytes(page - 1)), Some(1 << 40), "--kv-budget"),
+        (Some(Size::Bytes(1 << 30)), Some(1 << 29), "512 MiB is free"),
+        (None, Some(1 << 20), "memory"),
+        (Some(Size::Percent(10.0)), None, "bytes"),
+    ] {
+        let error = of(budget, free).unwrap_err();
+        assert!(error.message().contains(part), "{error}");
+    }
+    assert_eq!(of(Some(Size::Bytes(1 << 30)), Some(1 << 29)).unwrap_err().kind(), ErrorKind::Limit);
+    let unknown = EngineOptions { device: "tpu".into(), ..EngineOptions::default() };
+    let model = open(cases.join("cases/tiny/hf").to_str().unwrap(), &OpenOptions::default()).unwrap();
+    assert!(EngineLm::start(model, &unknown).err().unwrap().message().contains("tpu"));
+}

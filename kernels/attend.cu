@@ -361,17 +361,12 @@ template <class T, int D> __device__ __forceinline__ void attend(const Args& a) 
     if (a.merges) merge<T, D, THREADS>(a, head, cta);
 }
 
-#define ATTEND(NAME, T, D) \
-    extern "C" __global__ void __launch_bounds__(THREADS, 2) NAME(const __grid_constant__ Args a) { attend<T, D>(a); }
-#ifdef ONLY_128
-ATTEND(attend_f16_128, F16, 128)
-#else
-ATTEND(attend_f16_64, F16, 64)
-ATTEND(attend_f16_80, F16, 80)
-ATTEND(attend_f16_96, F16, 96)
-ATTEND(attend_f16_128, F16, 128)
-ATTEND(attend_bf16_64, Bf16, 64)
-ATTEND(attend_bf16_80, Bf16, 80)
-ATTEND(attend_bf16_96, Bf16, 96)
-ATTEND(attend_bf16_128, Bf16, 128)
+// build.sh compiles one PTX file a number type and head size, so that a start compiles one kernel only.
+#ifndef KERNEL_TYPE
+#define KERNEL_TYPE F16
+#define KERNEL_SIZE 128
 #endif
+#ifndef KERNEL_NAME
+#define KERNEL_NAME attend_tree
+#endif
+extern "C" __global__ void __launch_bounds__(THREADS, 2) KERNEL_NAME(const __grid_constant__ Args a) { attend<KERNEL_TYPE, KERNEL_SIZE>(a); }

@@ -353,15 +353,13 @@ __device__ __forceinline__ void attend(const Args& a, const Maps& maps) {
     }
 }
 
-#define ATTEND(NAME, T, D) \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) NAME(const __grid_constant__ Args a, const __grid_constant__ Maps maps) { \
-        attend<T, D>(a, maps); \
-    }
-#ifdef ONLY_128
-ATTEND(attend_hopper_f16_128, F16, 128)
-#else
-ATTEND(attend_hopper_f16_64, F16, 64)
-ATTEND(attend_hopper_f16_128, F16, 128)
-ATTEND(attend_hopper_bf16_64, Bf16, 64)
-ATTEND(attend_hopper_bf16_128, Bf16, 128)
+#ifndef KERNEL_TYPE
+#define KERNEL_TYPE F16
+#define KERNEL_SIZE 128
 #endif
+#ifndef KERNEL_NAME
+#define KERNEL_NAME attend_tree
+#endif
+extern "C" __global__ void __launch_bounds__(THREADS, 1) KERNEL_NAME(const __grid_constant__ Args a, const __grid_constant__ Maps maps) {
+    attend<KERNEL_TYPE, KERNEL_SIZE>(a, maps);
+}

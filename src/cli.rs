@@ -3,7 +3,6 @@
 mod args;
 mod complete;
 mod doctor;
-mod eval;
 mod host;
 mod lm;
 mod measure;
@@ -51,7 +50,6 @@ fn run(cli: Cli) -> Result<u8> {
         }
         Some(Command::Solve(args)) if args.no_tui => solve::headless(&common, &args),
         Some(Command::Solve(args)) => host::solve(&common, &screen, &args),
-        Some(Command::Eval(args)) => eval::run(&common, &args),
         Some(Command::Replay(args)) => replay::run(&common, &screen, &args),
         Some(Command::Check(args)) => scripting::check(&args),
         Some(Command::Schema) => scripting::schema(),

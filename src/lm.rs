@@ -5,6 +5,8 @@
 //! and dropping the channel cancels the request.
 
 pub mod engine;
+pub mod random;
+pub mod scripted;
 
 pub use crate::engine::constraint::{Constraint, Judgement};
 pub use crate::engine::counters::{Counters, IoCounters, KvCounters, LinkCounters, SpeedCounters};
@@ -21,6 +23,9 @@ use tokio::sync::{mpsc, oneshot};
 pub enum Format {
     /// The text as it stands (with one BOS where the model wants one).
     Completion,
+    /// As `Completion`, with the names of control tokens parsed: for a prompt that the user typed whole (`complete`).
+    #[serde(skip)]
+    Raw,
     /// One user turn through the model's chat template; tail parts continue the assistant's turn.
     Chat,
 }

@@ -160,8 +160,7 @@ fn folder_of(path: &Path) -> PathBuf {
 
 /// `own_template`: whether the model's own template is wanted; a broken one is refused only then.
 fn open_path(path: &Path, own_template: bool) -> Result<Model> {
-    let model =
-        if is_folder(path) { open_hf(path, own_template) } else { open_gguf(path, own_template) }?;
+    let model = if is_folder(path) { open_hf(path, own_template) } else { open_gguf(path, own_template) }?;
     let (tokens, rows) = (model.tokenizer.vocab_len(), model.weights.shape.vocab);
     if tokens > rows {
         return Err(Error::input(format!(

@@ -1,7 +1,24 @@
 //! Strategies: YAML files that script a search. Data only; `search` carries them out.
 //!
 //! The types here are what search reads; `strategy/parse.rs` reads them from YAML with located errors,
-//! `strategy/library.rs` holds the embedded ones, `strategy/prompt.rs` renders prompts.
+//! `strategy/library.rs` holds the embedded ones, `strategy/prompt.rs` renders prompts, `strategy/check.rs` reports on
+//! files, and `strategy/schema.rs` describes the format to editors.
+
+pub mod check;
+pub mod fault;
+mod keys;
+pub mod library;
+mod lint;
+pub mod parse;
+pub mod prompt;
+mod read;
+pub mod schema;
+mod source;
+#[cfg(test)]
+mod tests;
+mod yaml;
+
+pub use library::load;
 
 use std::collections::BTreeMap;
 

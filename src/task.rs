@@ -2,11 +2,53 @@
 //!
 //! A task refuses to search or to ask a model: it is data and pure functions.
 
-use crate::base::Result;
+pub mod constrain;
+pub mod csv;
+pub mod data;
+pub mod list;
+pub mod number;
+pub mod reference;
+pub mod set_intersection;
+pub mod sorting;
+#[cfg(test)]
+mod tests;
+
+use crate::base::nearest::hint;
+use crate::base::{Error, Result};
 use crate::lm::Constraint;
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
+
+/// All tasks, the default one first.
+pub fn all() -> &'static [&'static dyn Task] {
+    &[&sorting::Sorting, &set_intersection::SetIntersection]
+}
+
+/// The task of this name; the error names the nearest one and lists all.
+pub fn by_name(name: &str) -> Result<&'static dyn Task> {
+    let names = || all().iter().map(|task| task.name());
+    all().iter().copied().find(|task| task.name() == name).ok_or_else(|| {
+        let known = names().collect::<Vec<_>>().join(", ");
+        Error::input(format!("there is no task `{name}`{}; known: {known}", hint(name, names())))
+    })
+}
+
+/// Numbers a puzzle may have. Far above what any model's context holds; it keeps a mistyped size from filling the memory.
+const MAX_SIZE: usize = 100_000;
+
+fn check_size(task: &str, size: usize) -> Result<()> {
+    match size {
+        0 => Err(Error::input(format!("a {task} puzzle of size 0 has nothing to do; give a size of at least 1"))),
+        1..=MAX_SIZE => Ok(()),
+        _ => Err(Error::input(format!("a {task} puzzle of size {size} is too large; give at most {MAX_SIZE}"))),
+    }
+}
+
+/// How many solved examples a puzzle offers to templates: 16, fewer where each is very long.
+fn example_count(size: usize) -> usize {
+    (16_384 / size.max(1)).clamp(1, 16)
+}
 
 /// A kind of puzzle.
 pub trait Task: Send + Sync {
@@ -39,7 +81,7 @@ pub trait Puzzle: Send + Sync {
     fn title(&self) -> String;
     /// Values for templates: an object with the names of [`Task::inputs`].
     fn inputs(&self) -> Value;
-    /// How many steps a step-by-step answer takes (numbers to sort, elements to find).
+    /// How many steps a step-by-step answer takes at most (numbers to sort, values of the first set); at least 1.
     fn len(&self) -> usize;
     fn is_empty(&self) -> bool {
         self.len() == 0
@@ -57,6 +99,10 @@ pub trait Puzzle: Send + Sync {
     fn answer_constraint(&self, prefix: &str) -> Arc<dyn Constraint>;
     /// Two prefixes with the same key are the same state: duplicates are merged by it.
     fn state_key(&self, prefix: &str) -> String;
+    /// Why no continuation of this unfinished whole answer can be right; `None` while it still can. Unlike
+    /// [`Puzzle::check_partial`] it may end in the middle of a value, and follows no order of steps. A text that does not
+    /// read as the beginning of a bare answer (a chain of thought) is never refuted.
+    fn refute(&self, text: &str) -> Option<String>;
 }
 
 /// What the puzzle says of a whole answer.

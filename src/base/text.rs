@@ -87,7 +87,7 @@ mod tests {
         check("a\x1b]52;c;AAAA\x1b\\b", "ab");
         check("a\u{9b}2Jb", "ab");
         check("cut\x1b]0;no end\nnext", "cut\nnext");
-        check("bell\x07 back\x08 tab\tcr\r\nx", "bell back tab cr\nx".replace("tab cr", "tab cr").as_str());
+        check("bell\x07 back\x08 tab\tcr\r\nx", "bell back tab cr\nx");
         check("rtl \u{202e}evil", "rtl evil");
         check("\x1b", "");
     }

@@ -20,8 +20,6 @@ pub struct Cli {
 pub enum Command {
     /// Solve one puzzle, on the screen or without it
     Solve(SolveArgs),
-    /// Solve many puzzles with several strategies, without a screen
-    Eval(EvalArgs),
     /// Watch a recorded run again
     Replay(ReplayArgs),
     /// Check strategy files
@@ -170,39 +168,6 @@ pub struct LimitArgs {
 }
 
 #[derive(Debug, Clone, Args)]
-pub struct EvalArgs {
-    /// Kind of puzzle
-    #[arg(long, default_value = "sorting", value_name = "TASK")]
-    pub task: String,
-    /// Puzzles from a data file (CSV or JSON lines)
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "count"])]
-    pub data: Option<PathBuf>,
-    /// Sizes of generated puzzles
-    #[arg(long, value_name = "N,N", value_delimiter = ',')]
-    pub sizes: Vec<usize>,
-    /// Generated puzzles of each size
-    #[arg(long, value_name = "N", default_value_t = 30)]
-    pub count: usize,
-    /// Strategies, by name or file
-    #[arg(long, value_name = "NAME|FILE", required = true, num_args = 1..)]
-    pub strategy: Vec<String>,
-    /// Folder of the results
-    #[arg(long, value_name = "DIR")]
-    pub out: PathBuf,
-    /// Puzzles in flight at once
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=4096))]
-    pub parallel: u16,
-    /// Go on where an earlier run into the same folder stopped
-    #[arg(long)]
-    pub resume: bool,
-    /// Only the i-th of n parts of the puzzles
-    #[arg(long, value_name = "i/n")]
-    pub shard: Option<String>,
-    #[command(flatten)]
-    pub limits: LimitArgs,
-}
-
-#[derive(Debug, Clone, Args)]
 pub struct ReplayArgs {
     /// A run's id, a record file, or `last`
     #[arg(value_name = "RUN", default_value = "last")]
@@ -290,30 +255,8 @@ pub struct CompleteArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
-    /// Tree attention: methods side by side on the same tree
-    Attention(BenchAttentionArgs),
     /// Decode and prefill speed of the engine
     Decode(BenchDecodeArgs),
-}
-
-#[derive(Debug, Clone, Args)]
-pub struct BenchAttentionArgs {
-    /// nodes per level / tokens per level (1,20/4000,100), a tree file, a recording, or random:SEED
-    #[arg(long, default_value = "1,20/4000,100")]
-    pub tree: String,
-    /// Query heads / K/V heads
-    #[arg(long, default_value = "9/3")]
-    pub heads: String,
-    #[arg(long, default_value_t = 64)]
-    pub head_size: usize,
-    #[arg(long, default_value = "f16")]
-    pub dtype: String,
-    /// Methods, separated by commas [default: all]
-    #[arg(long, value_delimiter = ',')]
-    pub method: Vec<String>,
-    /// CUDA: layers in the captured graph
-    #[arg(long, default_value_t = 1)]
-    pub graph_layers: usize,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -324,6 +267,9 @@ pub struct BenchDecodeArgs {
     /// Branches that share it
     #[arg(long, default_value = "1,10,20,32", value_delimiter = ',')]
     pub branches: Vec<usize>,
+    /// Tokens of its own that each branch has before the first measured step
+    #[arg(long, default_value_t = 0)]
+    pub own: usize,
     /// Tokens decoded on each branch
     #[arg(long, default_value_t = 32)]
     pub steps: usize,

@@ -4,7 +4,7 @@ use super::args::{Common, ScreenArgs, SolveArgs, Theme};
 use super::{lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
-use crate::model::list as models;
+use crate::model::store;
 use crate::search::event::{Limits, Reason};
 use crate::search::record::{self, Header};
 use crate::search::run::{RunHandle, RunSpec, start};
@@ -15,6 +15,9 @@ use crate::tui::{
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Recorded runs that the start screen offers.
+const LISTED_RUNS: usize = 30;
 
 /// `totara` on a terminal.
 pub fn start_screen(common: &Common, screen: &ScreenArgs) -> Result<u8> {
@@ -41,7 +44,7 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
         task: puzzle.task().to_string(),
         source,
         strategy: args.strategy.clone().unwrap_or_else(|| strategy.name.clone()),
-        model: common.model.clone().unwrap_or_else(|| models::DEFAULT.to_string()),
+        model: common.model.clone().unwrap_or_else(store::default_spec),
     };
     show(common, screen, Some(choice), args)
 }
@@ -139,13 +142,17 @@ impl Host for Program {
     fn strategies(&self, task: &str) -> Vec<StrategyItem> {
         let first = task::by_name(task).map(|t| t.default_strategy()).unwrap_or_default();
         let mut items: Vec<_> = library::list()
-            .into_iter()
+            .iter()
             .filter(|i| i.task == task)
-            .map(|i| StrategyItem { name: i.name.to_string(), about: i.about.to_string(), error: None })
+            .map(|i| StrategyItem {
+                name: i.name.to_string(),
+                about: library::read(i).map(|s| s.about).unwrap_or_default(),
+                error: None,
+            })
             .collect();
         items.sort_by_key(|i| i.name != first);
         for name in files_here() {
-            items.push(match library::resolve(&name, task) {
+            items.push(match library::load(&name, task) {
                 Ok(s) => StrategyItem { name, about: s.about.clone(), error: None },
                 Err(e) => StrategyItem { name, about: String::new(), error: Some(e.message().to_string()) },
             });
@@ -153,7 +160,7 @@ impl Host for Program {
         if let Some(named) = &self.args.strategy
             && !items.iter().any(|i| i.name == *named)
         {
-            items.insert(0, match library::resolve(named, task) {
+            items.insert(0, match library::load(named, task) {
                 Ok(s) => StrategyItem { name: named.clone(), about: s.about.clone(), error: None },
                 Err(e) => StrategyItem { name: named.clone(), about: String::new(), error: Some(e.message().to_string()) },
             });
@@ -166,7 +173,7 @@ impl Host for Program {
     }
 
     fn last_runs(&self) -> Vec<RunItem> {
-        record::list().unwrap_or_default().into_iter().map(|r| RunItem { id: r.id, about: r.about }).collect()
+        record::newest(LISTED_RUNS).into_iter().map(|h| RunItem { id: h.id, about: format!("{} {} {}", h.started, h.strategy, h.title) }).collect()
     }
 
     fn preview(&self, choice: &Choice) -> Result<String> {
@@ -175,7 +182,7 @@ impl Host for Program {
 
     fn start(&self, choice: &Choice, progress: &Progress) -> Result<RunHandle> {
         let puzzle = self.puzzle(choice)?;
-        let strategy = Arc::new(library::resolve(&choice.strategy, &choice.task)?);
+        let strategy = Arc::new(library::load(&choice.strategy, &choice.task)?);
         let lm = self.model(&choice.model, progress)?;
         let limits: Limits = self.args.limits.limits()?;
         let seed = match &choice.source {

@@ -46,7 +46,7 @@ pub fn strategy(named: Option<&str>, task: &str) -> Result<Arc<Strategy>> {
         Some(name) => name,
         None => task::by_name(task)?.default_strategy(),
     };
-    strategy::library::resolve(name, task).map(Arc::new)
+    strategy::library::load(name, task).map(Arc::new)
 }
 
 /// Solves one puzzle and prints the answer, or the contract's row.

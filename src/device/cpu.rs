@@ -13,17 +13,16 @@
 
 pub mod arena;
 pub mod attend;
-pub mod dense;
-pub mod form;
+pub(crate) mod form;
 mod head;
-pub mod input;
-pub mod lanes;
-pub mod ops;
-pub mod pack;
-pub mod pool;
-pub mod product;
-pub mod rope;
-pub mod shared;
+pub(crate) mod input;
+pub(crate) mod lanes;
+pub(crate) mod ops;
+pub(crate) mod pack;
+pub(crate) mod pool;
+pub(crate) mod product;
+pub(crate) mod rope;
+pub(crate) mod shared;
 pub mod simd;
 
 use super::attend::AttendWork;
@@ -32,6 +31,7 @@ use super::{Device, HeadRow, Shape, Step, Times};
 use crate::base::{Error, Result};
 use crate::kv::{PAGE_TOKENS, Slot};
 use arena::{Arena, KvNumber};
+use attend::{Attention, Heads};
 use ops::{Epilogue, Ops, Projection, Rows, Wants, lock};
 use pack::Packed;
 use pool::Pool;
@@ -116,6 +116,7 @@ pub struct CpuDevice {
     /// `None`: tied to `embed`.
     output: Option<Packed>,
     arena: Arena,
+    attention: Attention,
     rope: RopeTable,
     pool: Pool,
     workers: Vec<Mutex<Worker>>,
@@ -128,22 +129,22 @@ impl CpuDevice {
     pub fn new(weights: Weights, options: CpuOptions) -> Result<Self> {
         let Weights { shape, embed, layers, norm, output } = weights;
         check_shape(&shape, layers.len())?;
-        let mut pool = Pool::new(options.threads)?;
+        let pool = Pool::new(options.threads)?;
         let arena = Arena::new(options.kv, options.pages, shape.layers, shape.kv_heads, shape.head_size)?;
         let (h, q, kv) = (shape.hidden, shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
-        let mut pack = |name: &str, weight: &Weight, rows: usize, cols: usize| {
+        let pack = |name: &str, weight: &Weight, rows: usize, cols: usize| {
             if (weight.rows, weight.cols) != (rows, cols) {
                 return Err(Error::input(format!(
                     "{name} is [{}, {}], not the [{rows}, {cols}] that the model's sizes ask for",
                     weight.rows, weight.cols
                 )));
             }
-            Packed::new(weight, &mut pool).map_err(|e| e.context(name))
+            Packed::new(weight, &pool).map_err(|e| e.context(name))
         };
         let mut packed = Vec::with_capacity(layers.len());
         for (l, layer) in layers.into_iter().enumerate() {
             let norm = |name: &str, weight: Vec<f32>| check_norm(&format!("layer {l}: {name}"), weight, h);
-            let mut pack =
+            let pack =
                 |name: &str, weight: Weight, rows, cols| pack(&format!("layer {l}: {name}"), &weight, rows, cols);
             packed.push(Layer {
                 attn_norm: norm("attention norm", layer.attn_norm)?,
@@ -164,6 +165,11 @@ impl CpuDevice {
             layers: packed,
             norm: check_norm("output norm", norm, h)?,
             output,
+            attention: Attention::new(Heads {
+                heads: shape.heads,
+                kv_heads: shape.kv_heads,
+                head_size: shape.head_size,
+            })?,
             arena,
             rope: RopeTable::new(&shape.rope, shape.head_size),
             workers: (0..pool.threads()).map(|_| Mutex::default()).collect(),
@@ -289,10 +295,11 @@ impl Device for CpuDevice {
 
     fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()> {
         let start = Instant::now();
-        let Self { shape, arena, pool, state, .. } = self;
+        let Self { shape, arena, attention, pool, state, .. } = self;
         let numbers = state.positions.len() * shape.heads * shape.head_size;
         input::grow(&mut state.o, numbers);
-        dense::attend(work, arena.layer(layer), &state.q[..numbers], &mut state.o[..numbers], shape, pool);
+        let parallel = |tasks: usize, f: &(dyn Fn(usize) + Sync)| pool.run(tasks, &|task, _| f(task));
+        attention.run(work, arena.layer(layer), &state.q[..numbers], &mut state.o[..numbers], &parallel);
         self.times.attention += start.elapsed().as_secs_f64();
         Ok(())
     }

@@ -49,7 +49,7 @@ pub struct Row {
 /// Runs every product kernel that this machine can run. With `fault`, one stored byte of every packed source is changed
 /// after the reference was made from it, and every row must come out wrong: a check of the check.
 pub fn products(fault: bool) -> Result<Vec<Row>> {
-    let mut pool = Pool::new(1)?;
+    let pool = Pool::new(1)?;
     let mut table = Vec::new();
     for (case, kind) in KINDS.into_iter().enumerate() {
         let (rows, cols, count) = (40, 2 * kind.block_size().max(288 / 2), 11);
@@ -61,7 +61,7 @@ pub fn products(fault: bool) -> Result<Vec<Row>> {
         if fault {
             weight = spoilt(&weight);
         }
-        let packed = Packed::new(&weight, &mut pool)?;
+        let packed = Packed::new(&weight, &pool)?;
         for simd in Simd::available() {
             for int8 in [true, false] {
                 if int8 && packed.form.is_float() {
@@ -127,10 +127,8 @@ pub fn product_error(simd: Simd, packed: &Packed, numbers: &[f32], x: &[f32], in
                     size += (w as f64 * x as f64).abs();
                 }
                 let error = (scratch.sums[0][row * LANES + lane] as f64 - exact).abs() / size;
-                // Not `max`: a NaN must stay.
-                if !(error <= worst) {
-                    worst = error;
-                }
+                // Not `f64::max`: a NaN must stay.
+                worst = if worst.is_nan() || worst > error { worst } else { error };
             }
         }
     }

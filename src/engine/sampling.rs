@@ -3,7 +3,7 @@
 use super::constraint::{Judgement, Mask, Ruler};
 use super::job::{Context, Lane, Role};
 use super::request::{Completion, Finish, Generate, Hold, Mode, Reply, StreamKey, Usage};
-use super::sample::{Pick, Sampler};
+use super::sample::{Pick, Sampler, masked_log_sum_exp};
 use super::text::{Stops, Text};
 use crate::base::Result;
 use crate::base::rng::stream;
@@ -161,16 +161,35 @@ impl Sampling {
         let place = [puzzle, node, sample.index as u64, sample.ids.len() as u64];
         let allowed = mask.as_ref().map(|mask| mask.allowed.as_slice());
         match self.sampler.pick(logits, allowed, &sample.ids, &mut stream(seed, "sample", &place)) {
-            Ok(pick) => self.accept(sample, pick, mask.as_deref(), context),
+            Ok(pick) => {
+                let pick = mask.as_ref().map_or(pick, |mask| whole_end(pick, mask, logits));
+                self.accept(sample, pick, mask.as_deref(), context)
+            }
             Err(error) => Some(Finish::Failed(error.message().to_string())),
         }
     }
 
-    /// The n likeliest first tokens, best first.
+    /// The n likeliest first tokens, best first. To end at once is one of them, whatever tokens say so.
     fn likeliest(&mut self, logits: &[f32], context: &Context<'_>) -> Result<Vec<Pick>> {
         let mask = self.mask(&Sample::new(0, Stops::default()), context);
         let allowed = mask.as_ref().map(|mask| mask.allowed.as_slice());
-        self.sampler.best(logits, allowed, self.n)
+        let ends = mask.as_ref().map_or(context.vocab.ends(), |mask| &mask.ends);
+        let mut picks = self.sampler.best(logits, allowed, self.n + ends.len())?;
+        let mut ended = false;
+        picks.retain(|pick| {
+            let end = ends.binary_search(&pick.token).is_ok();
+            let again = end && ended;
+            ended |= end;
+            !again
+        });
+        if let Some(mask) = &mask {
+            for pick in &mut picks {
+                *pick = whole_end(*pick, mask, logits);
+            }
+            picks.sort_by(|a, b| b.masked_logprob.total_cmp(&a.masked_logprob));
+        }
+        picks.truncate(self.n);
+        Ok(picks)
     }
 
     /// Adds a drawn token to the sample; says what ends it there.
@@ -263,6 +282,13 @@ impl Sampling {
         };
         self.reply.done(sample.index, completion);
     }
+}
+
+/// A drawn end has the probability of all tokens that end: which of them was drawn makes no difference to the text.
+fn whole_end(pick: Pick, mask: &Mask, logits: &[f32]) -> Pick {
+    let total = masked_log_sum_exp(logits, &mask.ends).ok().filter(|_| mask.ends.binary_search(&pick.token).is_ok());
+    let logit = f64::from(logits[pick.token as usize]);
+    Pick { masked_logprob: pick.masked_logprob + total.map_or(0.0, |total| total - logit), ..pick }
 }
 
 /// What a constraint says of a text that just grew.

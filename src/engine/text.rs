@@ -31,12 +31,14 @@ pub struct Text {
     ends: Vec<usize>,
     /// Bytes handed out by [`take`](Self::take).
     sent: usize,
+    /// A stop string cut the text.
+    cut: bool,
     stops: Stops,
 }
 
 impl Text {
     pub fn new(stops: Stops) -> Self {
-        Self { bytes: Vec::new(), ends: Vec::new(), sent: 0, stops }
+        Self { bytes: Vec::new(), ends: Vec::new(), sent: 0, cut: false, stops }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -52,6 +54,7 @@ impl Text {
         let (at, stop) = found.min_by_key(|&(at, _)| at)?;
         let stop = stop.to_string();
         self.bytes.truncate(at);
+        self.cut = true;
         Some(stop)
     }
 
@@ -78,8 +81,12 @@ impl Text {
         String::from_utf8_lossy(&self.bytes[..self.decided()]).into_owned()
     }
 
-    /// How many tokens lie wholly inside the text, and what the next one left of itself there when the text was cut.
+    /// How many tokens lie wholly inside the text, and what the next one left of itself there when a stop string cut it.
+    /// Half a character at the end stays with the tokens: whoever goes on from them may finish it.
     pub fn whole_tokens(&self) -> (usize, &[u8]) {
+        if !self.cut {
+            return (self.ends.len(), &[]);
+        }
         let whole = self.ends.partition_point(|&end| end <= self.bytes.len());
         let from = if whole == 0 { 0 } else { self.ends[whole - 1] };
         (whole, &self.bytes[from..])
@@ -158,8 +165,8 @@ mod tests {
     fn characters_split_over_tokens_come_out_whole() {
         let smile = "😀".as_bytes();
         check(&[b"a", &smile[..1], &smile[1..3], &smile[3..]], &[], &["a", "", "", "😀", ""], None, 4, b"");
-        check(&[b"a", &smile[..2]], &[], &["a", "", ""], None, 1, b"");
-        check(&[&[b'a', smile[0]]], &[], &["a", ""], None, 0, b"a");
+        check(&[b"a", &smile[..2]], &[], &["a", "", ""], None, 2, b"");
+        check(&[&[b'a', smile[0]]], &[], &["a", ""], None, 1, b"");
     }
 
     #[test]

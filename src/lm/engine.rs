@@ -81,11 +81,11 @@ impl EngineLm {
     pub fn start(model: Model, options: &EngineOptions) -> Result<Arc<Self>> {
         let limits = limits(&model.weights.shape, options)?;
         let vocab = Arc::new(Vocab::of(&model.tokenizer, limits.vocab));
-        let context = limits.context;
+        let (context, checksum) = (limits.context, model.checksum()?);
         let llama = load(model.weights, options)?;
         let info = Info {
             name: model.info.name.clone(),
-            checksum: model.checksum()?,
+            checksum,
             context: Some(context),
             chat_template: model.template.is_some(),
             device: llama.device().describe(),
@@ -98,6 +98,7 @@ impl EngineLm {
     pub fn ids(&self, prompt: &Prompt) -> Result<Vec<u32>> {
         let form = match prompt.format {
             Format::Completion => Form::Completion,
+            Format::Raw => Form::Raw,
             Format::Chat => Form::Chat,
         };
         let tail: Vec<Tail<'_>> = prompt

@@ -39,15 +39,17 @@ impl Llama {
 
 #[cfg(test)]
 mod tests {
-    use super::super::reference::{self, Path, plain_work, random_weights, read_folder, read_gguf, small_shape};
+    use super::super::reference::{self, Session, random_weights, read_folder, read_gguf, small_shape};
     use super::*;
+    use crate::attention::{Method, QueryRow};
     use crate::base::rng::stream;
+    use crate::device::attend::AttendWork;
     use crate::device::cpu::arena::KvNumber;
     use crate::device::cpu::simd::Simd;
-    use crate::device::cpu::{Activations, CpuDevice, CpuOptions};
+    use crate::device::cpu::{Activations, CpuOptions};
     use crate::device::weight::Weights;
     use crate::device::{RopeLayout, Shape};
-    use crate::kv::PAGE_TOKENS;
+    use crate::kv::{PageId, Slot};
     use candle_core::quantized::GgmlDType;
     use rand::Rng;
     use std::path::PathBuf;
@@ -59,35 +61,8 @@ mod tests {
         CpuOptions { activations, simd: Simd::best(), ..EXACT }
     }
 
-    fn llama(weights: &Weights, options: CpuOptions) -> Llama {
-        Llama::new(Box::new(CpuDevice::new(weights.clone(), options).unwrap()), weights.shape.layers)
-    }
-
-    /// A step of `tokens` on `paths`; logits of every row.
-    fn step(llama: &mut Llama, tokens: &[u32], paths: &[Path]) -> Vec<Vec<f32>> {
-        let positions: Vec<u32> = paths.iter().map(|p| p.position).collect();
-        let slots: Vec<_> = paths.iter().map(Path::slot).collect();
-        let work = plain_work(paths);
-        let wanted: Vec<_> = (0..tokens.len()).map(|row| HeadRow { row, allowed: None }).collect();
-        let mut out = Vec::new();
-        let step = Step { tokens, positions: &positions, slots: &slots, work: &work };
-        llama.forward(&step, &wanted, &mut out).unwrap();
-        out
-    }
-
-    /// One sequence in parts of the given lengths; logits of every position.
-    fn sequence(llama: &mut Llama, tokens: &[u32], parts: &[usize]) -> Vec<Vec<f32>> {
-        let pages: Vec<u32> = (0..tokens.len().div_ceil(PAGE_TOKENS) as u32).rev().collect();
-        let mut out = Vec::new();
-        let mut from = 0;
-        for &len in parts {
-            let paths: Vec<Path> =
-                (from..from + len).map(|p| Path { pages: pages.clone(), position: p as u32 }).collect();
-            out.extend(step(llama, &tokens[from..from + len], &paths));
-            from += len;
-        }
-        assert_eq!(from, tokens.len());
-        out
+    fn session(weights: &Weights, options: CpuOptions) -> Session {
+        Session::new(weights, options, Method::Auto)
     }
 
     fn worst(found: &[Vec<f32>], expected: &[Vec<f64>]) -> f64 {
@@ -95,9 +70,7 @@ mod tests {
         for (found, expected) in found.iter().zip(expected) {
             for (&found, expected) in found.iter().zip(expected) {
                 let error = (found as f64 - expected).abs();
-                if !(error <= worst) {
-                    worst = error;
-                }
+                worst = if worst.is_nan() || worst > error { worst } else { error };
             }
         }
         worst
@@ -122,10 +95,10 @@ mod tests {
             let tokens = tokens(&shape, 75, 1);
             let expected = reference::logits(&weights, &tokens);
             for parts in [&[75][..], &[40, 35], &[1, 73, 1]] {
-                let found = sequence(&mut llama(&weights, options(Activations::F32)), &tokens, parts);
+                let found = session(&weights, options(Activations::F32)).sequence(&tokens, parts);
                 let error = worst(&found, &expected);
                 assert!(error < 2e-3, "{layout:?} {kinds:?} in parts {parts:?}: {error}");
-                let coarse = sequence(&mut llama(&weights, options(Activations::Int8)), &tokens, parts);
+                let coarse = session(&weights, options(Activations::Int8)).sequence(&tokens, parts);
                 let error = worst(&coarse, &expected);
                 assert!(error < 0.5, "{layout:?} {kinds:?} int8 in parts {parts:?}: {error}");
             }
@@ -136,43 +109,40 @@ mod tests {
     fn the_leaves_of_a_random_tree_equal_their_paths_read_alone() {
         let shape = small_shape(RopeLayout::Interleaved);
         let weights = random_weights(&shape, &[GgmlDType::Q8_0, GgmlDType::Q4_1], true, 6);
-        for activations in [Activations::F32, Activations::Int8] {
+        for (activations, bound) in [(Activations::F32, 2e-3), (Activations::Int8, 0.5)] {
             let mut random = stream(9, "tree", &[]);
-            // A stem of 32 tokens, then branches that leave it at page borders, all in one step after the stem.
-            let stem = tokens(&shape, 32, 2);
-            let mut llama_tree = llama(&weights, options(activations));
-            let stem_paths: Vec<Path> = (0..32).map(|p| Path { pages: vec![0, 1], position: p }).collect();
-            let stem_logits = step(&mut llama_tree, &stem, &stem_paths);
-            let mut rows = Vec::new();
-            let mut sequences = Vec::new();
-            for branch in 0..9u32 {
-                let shared = random.random_range(0..=2u32);
-                let own = tokens(&shape, random.random_range(1..=20usize), 10 + u64::from(branch));
-                let mut pages: Vec<u32> = (0..shared).collect();
-                pages.extend([2 + 2 * branch, 3 + 2 * branch]);
-                let mut sequence = stem[..shared as usize * PAGE_TOKENS].to_vec();
-                for &token in &own {
-                    rows.push((token, Path { pages: pages.clone(), position: sequence.len() as u32 }, branch));
-                    sequence.push(token);
+            let mut grown = Session::new(&weights, options(activations), Method::Flatten);
+            // Branches with the tokens and the logits of their whole paths.
+            let root = grown.tree.open();
+            let stem = tokens(&shape, 37, 2);
+            let logits = grown.step(&[(root, &stem)]);
+            let mut branches = vec![(root, stem, logits)];
+            for round in 0..6u64 {
+                for _ in 0..2 {
+                    let (from, ids, logits) = branches[random.random_range(0..branches.len())].clone();
+                    branches.push((grown.tree.fork(from), ids, logits));
                 }
-                sequences.push(sequence);
+                // Some of them grow, each by a few tokens, in one step.
+                let mut own = Vec::new();
+                for (i, (branch, ..)) in branches.iter().enumerate() {
+                    if random.random_range(0..3) > 0 {
+                        own.push((i, *branch, tokens(&shape, random.random_range(1..=9usize), 100 * round + i as u64)));
+                    }
+                }
+                let parts: Vec<_> = own.iter().map(|(_, branch, ids)| (*branch, &ids[..])).collect();
+                let mut logits = grown.step(&parts).into_iter();
+                for (i, _, ids) in &own {
+                    branches[*i].1.extend(ids);
+                    branches[*i].2.extend(logits.by_ref().take(ids.len()));
+                }
+                grown.tree.check();
             }
-            let (ids, paths): (Vec<u32>, Vec<Path>) = rows.iter().map(|(t, p, _)| (*t, p.clone())).unzip();
-            let found = step(&mut llama_tree, &ids, &paths);
-            for (branch, tokens) in sequences.iter().enumerate() {
-                let mut alone = llama(&weights, CpuOptions { threads: 1, ..options(activations) });
-                let expected = sequence(&mut alone, tokens, &[tokens.len()]);
-                let exact = reference::logits(&weights, tokens);
-                for ((_, path, _), logits) in rows.iter().zip(&found).filter(|((_, _, b), _)| *b == branch as u32) {
-                    let position = path.position as usize;
-                    // Bit for bit: a row depends on its own path alone.
-                    assert!(*logits == expected[position], "{activations:?} branch {branch} position {position}");
-                    let error = worst(&[logits.clone()], &[exact[position].clone()]);
-                    let bound = if activations == Activations::F32 { 2e-3 } else { 0.5 };
-                    assert!(error < bound, "{activations:?} branch {branch} position {position}: {error}");
-                }
-                let common = stem.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-                assert!(stem_logits[..common] == expected[..common], "{activations:?} branch {branch}, stem");
+            for (i, (_, tokens, logits)) in branches.iter().enumerate() {
+                let mut alone = session(&weights, CpuOptions { threads: 1, ..options(activations) });
+                // Bit for bit: a row depends on its own path alone.
+                assert!(*logits == alone.sequence(tokens, &[tokens.len()]), "{activations:?} branch {i}");
+                let error = worst(logits, &reference::logits(&weights, tokens));
+                assert!(error < bound, "{activations:?} branch {i}: {error}");
             }
         }
     }
@@ -185,11 +155,11 @@ mod tests {
         for activations in [Activations::F32, Activations::Int8] {
             for kv in [KvNumber::F16, KvNumber::F32] {
                 let base = CpuOptions { kv, activations, ..EXACT };
-                let expected = sequence(&mut llama(&weights, base), &tokens, &[61]);
+                let expected = session(&weights, base).sequence(&tokens, &[61]);
                 for simd in Simd::available() {
                     for threads in [1, 2, 3] {
-                        let found =
-                            sequence(&mut llama(&weights, CpuOptions { simd, threads, ..base }), &tokens, &[20, 41]);
+                        let options = CpuOptions { simd, threads, ..base };
+                        let found = session(&weights, options).sequence(&tokens, &[20, 41]);
                         assert!(found == expected, "{simd} {threads} threads {activations:?} {kv:?}");
                     }
                 }
@@ -197,15 +167,26 @@ mod tests {
         }
     }
 
+    /// Five tokens on one page, as a step.
+    fn five(session: &mut Session) -> ([u32; 5], Vec<Slot>, AttendWork) {
+        let branch = session.tree.open();
+        let mut slots = Vec::new();
+        session.tree.append(branch, &[3, 1, 4, 1, 5], &mut slots).unwrap();
+        let rows: Vec<_> = (0..5).map(|position| QueryRow { branch, position }).collect();
+        ([3, 1, 4, 1, 5], slots, session.planner.plan(&session.tree, &rows).clone())
+    }
+
     #[test]
     fn allowed_tokens_get_the_same_logits_as_in_the_whole_vocabulary() {
         let shape = small_shape(RopeLayout::Halves);
         let weights = random_weights(&shape, &[GgmlDType::Q8_0], true, 8);
         for activations in [Activations::F32, Activations::Int8] {
-            let mut llama = llama(&weights, options(activations));
-            let tokens = tokens(&shape, 5, 4);
-            let paths: Vec<Path> = (0..5).map(|p| Path { pages: vec![0], position: p }).collect();
-            let all = step(&mut llama, &tokens, &paths);
+            let mut session = session(&weights, options(activations));
+            let (tokens, slots, work) = five(&mut session);
+            let step = Step { tokens: &tokens, positions: &[0, 1, 2, 3, 4], slots: &slots, work: &work };
+            let everything: Vec<_> = (0..5).map(|row| HeadRow { row, allowed: None }).collect();
+            let mut all = Vec::new();
+            session.llama.forward(&step, &everything, &mut all).unwrap();
             let (some, many) = ([69u32, 0, 3, 3, 17], (0..70).rev().collect::<Vec<u32>>());
             let wanted = [
                 HeadRow { row: 3, allowed: Some(&some) },
@@ -214,12 +195,8 @@ mod tests {
                 HeadRow { row: 0, allowed: Some(&[]) },
                 HeadRow { row: 2, allowed: None },
             ];
-            let positions = [0, 1, 2, 3, 4];
-            let slots: Vec<_> = paths.iter().map(Path::slot).collect();
-            let work = plain_work(&paths);
             let mut out = vec![vec![1.0]];
-            let step = Step { tokens: &tokens, positions: &positions, slots: &slots, work: &work };
-            llama.forward(&step, &wanted, &mut out).unwrap();
+            session.llama.forward(&step, &wanted, &mut out).unwrap();
             let pick = |row: usize, ids: &[u32]| ids.iter().map(|&id| all[row][id as usize]).collect::<Vec<_>>();
             let expected = vec![vec![1.0], pick(3, &some), all[1].clone(), pick(4, &many), vec![], all[2].clone()];
             assert!(out == expected);
@@ -230,26 +207,36 @@ mod tests {
     fn steps_that_cannot_be_run_are_refused() {
         let shape = small_shape(RopeLayout::Halves);
         let weights = random_weights(&shape, &[GgmlDType::F32], true, 8);
-        let mut llama = llama(&weights, options(Activations::F32));
-        let mut check = |tokens: &[u32], paths: &[Path], expected: &str| {
-            let positions: Vec<u32> = paths.iter().map(|p| p.position).collect();
-            let slots: Vec<_> = paths.iter().map(|p| Path { position: p.position % 16, ..p.clone() }.slot()).collect();
-            let work = plain_work(paths);
-            let step = Step { tokens, positions: &positions, slots: &slots, work: &work };
-            let error = llama.forward(&step, &[], &mut Vec::new()).unwrap_err();
+        let mut session = session(&weights, options(Activations::F32));
+        let (tokens, slots, work) = five(&mut session);
+        let positions = [0, 1, 2, 3, 4];
+        let mut check = |step: Step<'_>, wanted: &[HeadRow<'_>], expected: &str| {
+            let error = session.llama.forward(&step, wanted, &mut Vec::new()).unwrap_err();
             assert!(error.message().contains(expected), "{error}");
         };
-        let path = |page: u32, position: u32| Path { pages: vec![page; 40], position };
-        check(&[70], &[path(0, 0)], "token 70");
-        check(&[1], &[path(0, 512)], "position 512");
-        check(&[1], &[path(64, 0)], "64 pages");
-        check(&[1, 2], &[path(1, 3), path(1, 3)], "twice");
-        check(&[1, 2], &[path(1, 3)], "2 tokens");
-        assert!(
-            llama
-                .forward(&Step { tokens: &[], positions: &[], slots: &[], work: &Default::default() }, &[], &mut vec![])
-                .is_ok()
-        );
+        let step = || Step { tokens: &tokens, positions: &positions, slots: &slots, work: &work };
+        check(Step { tokens: &[3, 1, 70, 1, 5], ..step() }, &[], "token 70");
+        check(Step { tokens: &tokens[..4], ..step() }, &[], "4 tokens");
+        check(Step { positions: &[0, 1, 2, 3, 512], ..step() }, &[], "position 512");
+        let changed = |change: &dyn Fn(&mut Vec<Slot>)| {
+            let mut slots = slots.clone();
+            change(&mut slots);
+            slots
+        };
+        check(Step { slots: &changed(&|s| s[2].page = PageId(64)), ..step() }, &[], "64 pages");
+        check(Step { slots: &changed(&|s| s[2].offset = 3), ..step() }, &[], "offset: 3");
+        check(Step { positions: &[0, 1, 1, 3, 4], slots: &changed(&|s| s[2] = s[1]), ..step() }, &[], "twice");
+        let changed = |change: &dyn Fn(&mut AttendWork)| {
+            let mut work = work.clone();
+            change(&mut work);
+            work
+        };
+        check(Step { work: &changed(&|w| w.pages[0] = 64), ..step() }, &[], "page 64");
+        check(Step { work: &changed(&|w| w.order[0] = w.order[1]), ..step() }, &[], "every row once");
+        check(step(), &[HeadRow { row: 5, allowed: None }], "row 5");
+        check(step(), &[HeadRow { row: 0, allowed: Some(&[70]) }], "vocabulary of 70");
+        let nothing = Step { tokens: &[], positions: &[], slots: &[], work: &AttendWork::default() };
+        assert!(session.llama.forward(&nothing, &[], &mut Vec::new()).is_ok());
     }
 
     /// The folder of shared cases, or `None` with a note.
@@ -270,7 +257,7 @@ mod tests {
             ("sharded folder", read_folder(&cases.join("tiny/hf_sharded"))),
         ] {
             for parts in [&[64][..], &[40, 24], &[1, 63], &[63, 1], &[8, 56]] {
-                let logits = sequence(&mut llama(&weights, options(Activations::F32)), &prompt, parts);
+                let logits = session(&weights, options(Activations::F32)).sequence(&prompt, parts);
                 for (key, row) in [("last_top3", &logits[63]), ("first8_last_top3", &logits[7])] {
                     let top: Vec<(usize, f64)> = serde_json::from_value(expected["plain"][key].clone()).unwrap();
                     for (id, value) in top {
@@ -304,8 +291,7 @@ mod tests {
                 let list = |key: &str| -> Vec<f64> { serde_json::from_value(prompt[key].clone()).unwrap() };
                 let ids: Vec<u32> = list("ids").iter().map(|&i| i as u32).collect();
                 let greedy: Vec<u32> = list("greedy_ids").iter().map(|&i| i as u32).collect();
-                let mut llama = llama(&weights, options);
-                let mut logits = sequence(&mut llama, &ids, &[ids.len()]);
+                let mut logits = session(&weights, options).sequence(&ids, &[ids.len()]);
                 for (i, expected) in list("prompt_logprobs").into_iter().enumerate() {
                     errors.push((log_probability(&logits[i], ids[i + 1] as usize) - expected).abs());
                 }
@@ -316,8 +302,7 @@ mod tests {
                 }
                 // The reference's own text, forced: each step must agree where the reference is sure.
                 let all: Vec<u32> = ids.iter().chain(&greedy).copied().collect();
-                let mut forced = self::llama(&weights, options);
-                let logits = sequence(&mut forced, &all, &[all.len()]);
+                let logits = session(&weights, options).sequence(&all, &[all.len()]);
                 for (i, (&id, sure)) in greedy.iter().zip(list("greedy_margin_logits")).enumerate() {
                     let row = &logits[ids.len() - 1 + i];
                     let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;

@@ -31,7 +31,10 @@ pub fn map(path: &Path) -> Result<Arc<Mmap>> {
 pub fn mistaken_for(bytes: &[u8]) -> Option<&'static str> {
     let head = &bytes[..bytes.len().min(512)];
     let text = String::from_utf8_lossy(head).trim_start().to_ascii_lowercase();
-    if text.starts_with("<!doctype") || text.starts_with("<html") || text.starts_with("<?xml") || text.starts_with("<head")
+    if text.starts_with("<!doctype")
+        || text.starts_with("<html")
+        || text.starts_with("<?xml")
+        || text.starts_with("<head")
     {
         Some("this is a web page, not a model: the address led to a page (or to a login) instead of the file itself")
     } else if text.starts_with("version https://git-lfs") {
@@ -52,9 +55,7 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
         return Err(Error::input(format!("{shown}: is not a regular file")));
     }
     let mut bytes = Vec::new();
-    file.take(limit + 1)
-        .read_to_end(&mut bytes)
-        .map_err(|e| Error::input(format!("{shown}: cannot be read: {e}")))?;
+    file.take(limit + 1).read_to_end(&mut bytes).map_err(|e| Error::input(format!("{shown}: cannot be read: {e}")))?;
     if bytes.len() as u64 > limit {
         return Err(Error::input(format!("{shown}: has more than {limit} bytes, too many for what it is")));
     }

@@ -1,7 +1,7 @@
 //! From a prompt to token ids, with exactly one BOS.
 //!
 //! Control tokens come only from the chat template and the tokenizer: what stands in a puzzle, a prompt or a reply is
-//! text, whatever it looks like. Tail parts go on after the prompt: token ids as they are, text without a space put
+//! text, whatever it looks like. [`Form::Raw`] is the one exception, for a text that the user typed as a whole prompt. Tail parts go on after the prompt: token ids as they are, text without a space put
 //! before it.
 
 use super::template::{ChatTemplate, Message};
@@ -13,6 +13,8 @@ use crate::base::{Error, Result};
 pub enum Form {
     /// As it stands.
     Completion,
+    /// As it stands, with the names of control tokens read as those tokens: the user's own text on the command line.
+    Raw,
     /// One user turn through the chat template; the assistant's turn is open.
     Chat,
 }
@@ -35,6 +37,7 @@ pub fn ids(
 ) -> Result<Vec<u32>> {
     let mut ids = match form {
         Form::Completion => tokenizer.encode(text, Special::Text),
+        Form::Raw => tokenizer.encode(text, Special::Parse),
         Form::Chat => {
             let template = template.ok_or_else(|| {
                 Error::input(

@@ -1,11 +1,13 @@
 //! The truth that the forward pass is compared with: dense, f64, no cache, no batch, no tree. Also small random models
 //! and steps made by hand, for tests of whoever needs a model that runs in a moment.
 
+use crate::attention::{Method, Parallel, Planner, QueryRow};
 use crate::base::rng::stream;
-use crate::device::attend::{AttendWork, BLOCK, Piece, Unit};
+use crate::device::cpu::{CpuDevice, CpuOptions};
 use crate::device::weight::{Bytes, LayerWeights, Weight, Weights};
-use crate::device::{Rope, RopeLayout, Shape};
-use crate::kv::{PAGE_TOKENS, PageId, Slot};
+use crate::device::{HeadRow, Rope, RopeLayout, Shape, Step};
+use crate::kv::{BranchId, TokenTree};
+use crate::model::llama::Llama;
 use candle_core::quantized::{GgmlDType, gguf_file};
 use rand::Rng;
 use std::path::Path as FilePath;
@@ -141,46 +143,55 @@ pub fn random_weights(shape: &Shape, kinds: &[GgmlDType], tied: bool, seed: u64)
     }
 }
 
-/// A path of the tree as a row of a step sees it: its pages in order, and the row's position.
-#[derive(Debug, Clone)]
-pub struct Path {
-    pub pages: Vec<u32>,
-    pub position: u32,
+/// A model on the CPU with a token tree, driven by hand.
+pub struct Session {
+    pub llama: Llama,
+    pub tree: TokenTree,
+    pub planner: Planner,
 }
 
-impl Path {
-    /// Where the row's own K/V belongs.
-    pub fn slot(&self) -> Slot {
-        let position = self.position as usize;
-        Slot { page: PageId(self.pages[position / PAGE_TOKENS]), offset: (position % PAGE_TOKENS) as u8 }
+impl Session {
+    pub fn new(weights: &Weights, options: CpuOptions, method: Method) -> Self {
+        let device = CpuDevice::new(weights.clone(), options).unwrap();
+        let Shape { heads, kv_heads, .. } = weights.shape;
+        let parallel = Parallel { threads: options.threads, kv_heads, group: heads / kv_heads };
+        let planner = Planner::with_parallel(method, parallel);
+        let llama = Llama::new(Box::new(device), weights.shape.layers);
+        Self { llama, tree: TokenTree::new(options.pages), planner }
     }
-}
 
-/// The plainest work there is: every row by itself, one unit a block.
-pub fn plain_work(paths: &[Path]) -> AttendWork {
-    let mut work = AttendWork { partial_first: vec![0], ..AttendWork::default() };
-    for (row, path) in (0u32..).zip(paths) {
-        work.order.push(row);
-        work.positions.push(path.position);
-        let first = work.pages.len() as u32;
-        work.pages.extend(&path.pages);
-        let tokens = path.position + 1;
-        let blocks = tokens.div_ceil(BLOCK as u32);
-        for block in 0..blocks {
-            let start = block * BLOCK as u32;
-            let piece = work.pieces.len() as u32;
-            work.pieces.push(Piece {
-                start,
-                len: (tokens - start).min(BLOCK as u32),
-                first_page: first + start / PAGE_TOKENS as u32,
-                rows: row..row + 1,
-            });
-            work.tasks.push(work.units.len() as u32..work.units.len() as u32 + 1);
-            work.units.push(Unit { block, pieces: piece..piece + 1, rows: row..row + 1 });
+    /// Appends tokens to branches and runs them as one step; logits of every row in order.
+    pub fn step(&mut self, parts: &[(BranchId, &[u32])]) -> Vec<Vec<f32>> {
+        let mut rows = Vec::new();
+        let (mut tokens, mut slots) = (Vec::new(), Vec::new());
+        for &(branch, ids) in parts {
+            let from = self.tree.len(branch);
+            self.tree.append(branch, ids, &mut slots).unwrap();
+            tokens.extend_from_slice(ids);
+            rows.extend((from..from + ids.len()).map(|p| QueryRow { branch, position: p as u32 }));
         }
-        work.partial_first.push(work.partial_first[row as usize] + blocks);
+        let positions: Vec<u32> = rows.iter().map(|r| r.position).collect();
+        let work = self.planner.plan(&self.tree, &rows);
+        let wanted: Vec<_> = (0..rows.len()).map(|row| HeadRow { row, allowed: None }).collect();
+        let step = Step { tokens: &tokens, positions: &positions, slots: &slots, work };
+        let mut out = Vec::new();
+        self.llama.forward(&step, &wanted, &mut out).unwrap();
+        out
     }
-    work
+
+    /// A new branch with one sequence, run in parts of the given lengths; logits of every position.
+    pub fn sequence(&mut self, tokens: &[u32], parts: &[usize]) -> Vec<Vec<f32>> {
+        let branch = self.tree.open();
+        let mut out = Vec::new();
+        let mut rest = tokens;
+        for &len in parts {
+            let (part, after) = rest.split_at(len);
+            out.extend(self.step(&[(branch, part)]));
+            rest = after;
+        }
+        assert!(rest.is_empty(), "parts {parts:?} of {} tokens", tokens.len());
+        out
+    }
 }
 
 /// Weights of a GGUF file of the Llama family, read without any of the checks that a user's file needs.

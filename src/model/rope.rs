@@ -56,8 +56,7 @@ mod tests {
     #[test]
     fn llama_3_1_keeps_short_waves_and_divides_long_ones() {
         // Llama 3.1: head size 128, theta 500,000. Wavelength 2048 and 8192 bound the blend.
-        let scheme =
-            Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192.0 };
+        let scheme = Llama3 { factor: 8.0, low_freq_factor: 1.0, high_freq_factor: 4.0, original_context: 8192.0 };
         let factors = scheme.factors(500_000.0, 128);
         assert_eq!(factors.len(), 64);
         // First blended index: 2*pi*500000^(i/64) > 2048 => i > 28.2; last: > 8192 => i > 34.98.

@@ -166,7 +166,10 @@ fn header(bytes: &[u8]) -> Result<(usize, Metadata)> {
         return Err(Error::input(what));
     }
     let Some(length) = bytes.first_chunk::<8>().map(|b| u64::from_le_bytes(*b)) else {
-        return Err(Error::input(format!("has {} bytes, too few for a safetensors file: the download is incomplete", bytes.len())));
+        return Err(Error::input(format!(
+            "has {} bytes, too few for a safetensors file: the download is incomplete",
+            bytes.len()
+        )));
     };
     let left = bytes.len() as u64 - 8;
     if length > left {

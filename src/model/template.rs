@@ -11,14 +11,15 @@ use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Value, context};
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Instructions a rendering may take: long conversations need some ten thousand.
-const FUEL: u64 = 2_000_000;
-/// Bytes a rendering may write.
-const MAX_OUTPUT: usize = 16 << 20;
+/// Work a rendering may do, in instructions or 64 bytes of text each: 12 MB of text in all. Long conversations need some
+/// ten thousand instructions and a few copies of their text.
+const FUEL: u64 = 200_000;
+/// Stack of a rendering. Values that a template nests are freed by recursion; with this fuel it cannot nest them so
+/// deep that this overflows, while a thread's usual two megabytes would.
+const STACK: usize = 64 << 20;
 const MAX_SOURCE: u64 = 1 << 20;
 const NAME: &str = "chat template";
 
@@ -59,9 +60,7 @@ impl ChatTemplate {
         environment.set_fuel(Some(FUEL));
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
         functions::add(&mut environment);
-        environment
-            .add_template_owned(NAME, tags::make_transparent(source))
-            .map_err(|e| refused(origin, &e))?;
+        environment.add_template_owned(NAME, tags::make_transparent(source)).map_err(|e| refused(origin, &e))?;
         Ok(Self {
             environment: Arc::new(environment),
             bos: bos.to_string(),
@@ -78,6 +77,27 @@ impl ChatTemplate {
 
     /// The prompt for `messages`; `add_generation_prompt` opens the assistant's turn.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
+        let text = std::thread::scope(|scope| {
+            let rendering = std::thread::Builder::new()
+                .name("template".to_string())
+                .stack_size(STACK)
+                .spawn_scoped(scope, || self.render_here(messages, add_generation_prompt))
+                .map_err(|e| Error::fault(format!("no thread for the chat template: {e}")))?;
+            rendering.join().unwrap_or_else(|_| {
+                Err(Error::input(format!("{}: the chat template could not be rendered; {REMEDY}", self.origin)))
+            })
+        })?;
+        if text.is_empty() {
+            return Err(Error::input(format!(
+                "{}: the chat template made an empty prompt of {} messages; {REMEDY}",
+                self.origin,
+                messages.len()
+            )));
+        }
+        Ok(text)
+    }
+
+    fn render_here(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let turns = messages.iter().map(|m| context! { role => m.role.as_str(), content => m.content.as_str() });
         let values = context! {
             messages => turns.collect::<Vec<Value>>(),
@@ -88,17 +108,7 @@ impl ChatTemplate {
             documents => Value::from(()),
         };
         let template = self.environment.get_template(NAME).map_err(|e| refused(&self.origin, &e))?;
-        let mut output = Bounded(Vec::new());
-        template.render_captured_to(values, &mut output).map_err(|e| refused(&self.origin, &e))?;
-        let text = String::from_utf8(output.0).map_err(|_| Error::input(format!("{}: wrote no text", self.origin)))?;
-        if text.is_empty() {
-            return Err(Error::input(format!(
-                "{}: the chat template made an empty prompt of {} messages; {REMEDY}",
-                self.origin,
-                messages.len()
-            )));
-        }
-        Ok(text)
+        template.render(values).map_err(|e| refused(&self.origin, &e))
     }
 }
 
@@ -107,7 +117,7 @@ const REMEDY: &str = "give another with --chat-template FILE, or use `format: co
 fn refused(origin: &str, error: &minijinja::Error) -> Error {
     let line = error.line().map(|l| format!(" line {l}")).unwrap_or_default();
     let mut what = match error.kind() {
-        minijinja::ErrorKind::OutOfFuel => "it runs without end".to_string(),
+        minijinja::ErrorKind::OutOfFuel => "it runs or writes without end".to_string(),
         kind => error.detail().map_or_else(|| kind.to_string(), str::to_string),
     };
     let mut cause = std::error::Error::source(error);
@@ -116,23 +126,6 @@ fn refused(origin: &str, error: &minijinja::Error) -> Error {
         cause = inner.source();
     }
     Error::input(format!("{origin}: chat template{line}: {}; {REMEDY}", sanitize_line(&what)))
-}
-
-/// Takes a bounded number of bytes.
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other(format!("it writes more than {MAX_OUTPUT} bytes")));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The template source of a folder: `chat_template.jinja`, or the field of `tokenizer_config.json` (one text, or a list
@@ -144,8 +137,8 @@ pub fn of_folder(folder: &Path) -> Result<Option<(String, String)>> {
     }
     let path = folder.join("tokenizer_config.json");
     let Some(text) = read_text_if_there(&path, 32 << 20)? else { return Ok(None) };
-    let config: serde_json::Value = serde_json::from_str(&text)
-        .map_err(|e| Error::input(format!("{}: cannot be read: {e}", path.display())))?;
+    let config: serde_json::Value =
+        serde_json::from_str(&text).map_err(|e| Error::input(format!("{}: cannot be read: {e}", path.display())))?;
     let source = match config.get("chat_template") {
         Some(serde_json::Value::String(source)) => Some(source.clone()),
         Some(serde_json::Value::Array(list)) => {

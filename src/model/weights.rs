@@ -182,7 +182,7 @@ fn bytes_of(tensor: &Stored<'_>, kind: GgmlDType) -> Bytes {
         _ => 2,
     };
     let bytes = &tensor.file[tensor.range.clone()];
-    if bytes.as_ptr().addr() % align == 0 {
+    if bytes.as_ptr().addr().is_multiple_of(align) {
         Bytes::Mapped { file: tensor.file.clone(), range: tensor.range.clone() }
     } else {
         Bytes::Owned(bytes.into())
@@ -206,9 +206,7 @@ pub fn numbers(tensor: &Stored<'_>) -> Result<Vec<f32>> {
     let bytes = &tensor.file[tensor.range.clone()];
     let two = |pair: &[u8]| u16::from_le_bytes([pair[0], pair[1]]);
     let values: Vec<f32> = match tensor.kind {
-        Some(GgmlDType::F32) => {
-            bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
-        }
+        Some(GgmlDType::F32) => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
         Some(GgmlDType::F16) => bytes.chunks_exact(2).map(|b| f16::from_bits(two(b)).to_f32()).collect(),
         Some(GgmlDType::BF16) => bytes.chunks_exact(2).map(|b| bf16::from_bits(two(b)).to_f32()).collect(),
         _ => return Err(Error::input(format!("is of type {}; F32, F16 or BF16 is needed", tensor.kind_name))),

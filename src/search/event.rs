@@ -62,6 +62,12 @@ pub enum Event {
         token_logprobs: Vec<f32>,
         usage: Usage,
     },
+    /// A thought was asked for proposals and all of them came back; `proposals` counts what was proposed, dropped ones
+    /// included.
+    Expanded {
+        node: NodeId,
+        proposals: u64,
+    },
     /// A thought is scored; `score` is what counts, `parts` how it came about.
     Scored {
         node: NodeId,

@@ -54,6 +54,8 @@ pub struct Node {
     pub logprob: Option<f64>,
     pub token_logprobs: Vec<f32>,
     pub usage: Usage,
+    /// How often it was asked for proposals.
+    pub expansions: u32,
 }
 
 /// Nodes by number; a parent always comes before its children.
@@ -77,6 +79,7 @@ impl Default for ThoughtTree {
             logprob: None,
             token_logprobs: Vec::new(),
             usage: Usage::default(),
+            expansions: 0,
         };
         Self { nodes: vec![root] }
     }
@@ -106,9 +109,11 @@ impl ThoughtTree {
                     logprob: *logprob,
                     token_logprobs: token_logprobs.clone(),
                     usage: *usage,
+                    expansions: 0,
                 });
                 self.nodes[parent.index()].children.push(*node);
             }
+            Event::Expanded { node, .. } => self.get_mut(*node)?.expansions += 1,
             Event::Scored { node, score, parts } => {
                 let node = self.get_mut(*node)?;
                 node.score = Some(*score);
@@ -125,6 +130,9 @@ impl ThoughtTree {
                 node.by = Author::User;
                 node.logprob = None;
                 node.token_logprobs.clear();
+                node.score = None;
+                node.parts.clear();
+                node.expansions = 0;
             }
             _ => {}
         }
@@ -155,6 +163,17 @@ impl ThoughtTree {
 
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {
         self.nodes.iter().enumerate().map(|(i, n)| (NodeId(i as u32), n))
+    }
+
+    /// `node` and everything below it, in order of growth within each family.
+    pub fn subtree(&self, node: NodeId) -> Vec<NodeId> {
+        let mut found = vec![node];
+        let mut at = 0;
+        while at < found.len() {
+            found.extend_from_slice(&self.node(found[at]).children);
+            at += 1;
+        }
+        found
     }
 
     /// From the root (excluded) to `node` (included).

@@ -1,5 +1,6 @@
 //! Memory for K and V: `[layer][page][kv_head][K|V][16][head size]`, so that K and V of one (page, head) are contiguous.
 
+use super::attend::KvLayer;
 use super::shared::Shared;
 use crate::base::size::Human;
 use crate::base::{Error, Result};
@@ -22,13 +23,6 @@ impl KvNumber {
             Self::F32 => 4,
         }
     }
-}
-
-/// K and V of one layer: `[page][kv_head][K|V][16][head size]`.
-#[derive(Debug, Clone, Copy)]
-pub enum KvLayer<'a> {
-    F16(&'a [f16]),
-    F32(&'a [f32]),
 }
 
 /// Pages of all layers. The system hands memory out page by page as it is first written.

@@ -50,10 +50,6 @@ impl Rows {
         }
     }
 
-    pub fn rows(&self) -> usize {
-        self.rows
-    }
-
     pub fn input(&self, weight: &Packed) -> Input<'_> {
         debug_assert_eq!(weight.cols, self.cols, "columns of weights and activations");
         if self.wants.codes && !weight.form.is_float() {
@@ -94,7 +90,7 @@ pub enum Epilogue {
 /// What runs the operations.
 pub struct Ops<'a> {
     pub simd: Simd,
-    pub pool: &'a mut Pool,
+    pub pool: &'a Pool,
     pub workers: &'a [Mutex<Worker>],
 }
 

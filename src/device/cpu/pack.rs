@@ -29,7 +29,7 @@ pub struct Packed {
 
 impl Packed {
     /// Packs `weight`. Errors: sizes that do not fit its bytes or its type's blocks, and not enough memory.
-    pub fn new(weight: &Weight, pool: &mut Pool) -> Result<Self> {
+    pub fn new(weight: &Weight, pool: &Pool) -> Result<Self> {
         let Weight { kind, rows, cols, .. } = *weight;
         let form = Form::of(kind);
         if cols == 0 || rows == 0 || !cols.is_multiple_of(kind.block_size()) {

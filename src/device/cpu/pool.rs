@@ -7,7 +7,8 @@
 
 use crate::base::{Error, Result};
 use std::any::Any;
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
+use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -46,6 +47,8 @@ unsafe impl Send for Shared {}
 pub struct Pool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// Not `Sync`, so that neither a second thread nor a job (which is `Sync`) can call `run` while one is under way.
+    one_caller: PhantomData<Cell<()>>,
 }
 
 impl Pool {
@@ -59,7 +62,7 @@ impl Pool {
             asleep: (1..threads.max(1)).map(|_| AtomicBool::new(false)).collect(),
             panic: Mutex::new(None),
         });
-        let mut pool = Self { shared: shared.clone(), workers: Vec::new() };
+        let mut pool = Self { shared: shared.clone(), workers: Vec::new(), one_caller: PhantomData };
         for worker in 1..threads.max(1) {
             let shared = shared.clone();
             let handle = thread::Builder::new()
@@ -78,13 +81,13 @@ impl Pool {
     }
 
     /// Does all tasks and returns when they are done. A panic in a task is raised again here.
-    pub fn run(&mut self, tasks: usize, job: &Job<'_>) {
+    pub fn run(&self, tasks: usize, job: &Job<'_>) {
         if self.workers.is_empty() || tasks <= 1 {
             (0..tasks).for_each(|task| job(task, 0));
             return;
         }
         let shared = &*self.shared;
-        // SAFETY: the gate is closed and nobody is inside (`run` has `&mut self` and leaves it so), so no worker reads the
+        // SAFETY: the gate is closed and nobody is inside (only one `run` is under way, and it leaves it so), so no worker reads the
         // cell. The lifetime is erased: no worker uses the pointer after the wait at the end of this function.
         unsafe { *shared.job.get() = Some(std::mem::transmute::<*const Job<'_>, *const Job<'static>>(job)) };
         shared.tasks.store(tasks, Ordering::Relaxed);
@@ -188,7 +191,7 @@ mod tests {
     #[test]
     fn every_task_is_done_once_whatever_the_threads() {
         for threads in [1, 2, 5] {
-            let mut pool = Pool::new(threads).unwrap();
+            let pool = Pool::new(threads).unwrap();
             assert_eq!(pool.threads(), threads);
             for round in 0..300usize {
                 let tasks = round % 37;
@@ -209,7 +212,7 @@ mod tests {
 
     #[test]
     fn a_panic_reaches_the_caller_and_the_pool_works_on() {
-        let mut pool = Pool::new(3).unwrap();
+        let pool = Pool::new(3).unwrap();
         for bad in 0..20 {
             let outcome = catch_unwind(AssertUnwindSafe(|| {
                 pool.run(20, &|task, _| {

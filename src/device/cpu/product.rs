@@ -102,8 +102,8 @@ impl Int8<'_> {
                     if F::HALVES {
                         for (half, (scale, minimum)) in [first, second].into_iter().enumerate() {
                             let mut dot = L::splat_int(-F::BIAS * meta.sums[half]);
-                            for g in 4 * half..4 * half + 4 {
-                                dot = L::dot_small(dot, w[g], x.add(4 * g));
+                            for (g, &w) in w.iter().enumerate().skip(4 * half).take(4) {
+                                dot = L::dot_small(dot, w, x.add(4 * g));
                             }
                             sum = L::fma(L::to_float(dot), L::mul(scale, L::splat(meta.scale)), sum);
                             if F::MINIMUM {
@@ -309,7 +309,7 @@ mod tests {
 
     fn packed(kind: GgmlDType, rows: usize, cols: usize, threads: usize) -> (Packed, Vec<f32>) {
         let weight = Weight::quantise(kind, rows, cols, &random(rows * cols, 1)).unwrap();
-        (Packed::new(&weight, &mut Pool::new(threads).unwrap()).unwrap(), weight.dequantise().unwrap())
+        (Packed::new(&weight, &Pool::new(threads).unwrap()).unwrap(), weight.dequantise().unwrap())
     }
 
     /// Products of all rows of `x`, `[count][weight rows]`.

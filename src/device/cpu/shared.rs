@@ -24,7 +24,6 @@ impl<'a, T> Shared<'a, T> {
     ///
     /// # Safety
     /// No two parts that are alive at once overlap.
-    #[expect(clippy::mut_from_ref, reason = "that is its purpose; callers promise disjoint parts")]
     pub unsafe fn slice(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(range.start <= range.end && range.end <= self.len, "a part {range:?} of {}", self.len);
         // SAFETY: inside the slice that this was made from; disjoint from other parts as the caller promises.

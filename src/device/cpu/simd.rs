@@ -5,7 +5,7 @@ use super::lanes::portable::Portable;
 use std::fmt;
 
 /// A kernel written over [`Lanes`]. `run` must be `#[inline(always)]`, so that it is compiled for each instruction set.
-pub trait Kernel {
+pub(crate) trait Kernel {
     type Output;
     fn run<L: Lanes>(self) -> Self::Output;
 }
@@ -76,7 +76,7 @@ impl Simd {
 
     /// Runs `kernel` compiled for this instruction set.
     #[inline]
-    pub fn run<K: Kernel>(self, kernel: K) -> K::Output {
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             Set::Portable => kernel.run::<Portable>(),
             // SAFETY (all): a `Simd` is only made by `available`, which has asked the machine for these features.

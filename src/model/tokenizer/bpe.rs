@@ -12,7 +12,8 @@ use tokenizers::{PreTokenizerWrapper, SplitDelimiterBehavior};
 
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
-const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+const QWEN2: &str =
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 const TEKKEN: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 /// How text is cut before merging.
@@ -39,9 +40,7 @@ impl PreTokenizer {
             "gpt-2" | "phi-2" | "jina-es" | "jina-de" | "mpt" | "olmo" | "roberta-bpe" => plain(&[GPT2]),
             "smollm" | "starcoder" | "refact" | "command-r" | "codeshell" => plain(&[r"\p{N}", GPT2]),
             "qwen2" | "stablelm2" => plain(&[QWEN2]),
-            "llama-bpe" | "llama3" | "llama-v3" => {
-                Self { expressions: &[LLAMA3], ignore_merges: true, add_bos: true }
-            }
+            "llama-bpe" | "llama3" | "llama-v3" => Self { expressions: &[LLAMA3], ignore_merges: true, add_bos: true },
             "dbrx" | "smaug-bpe" => plain(&[LLAMA3]),
             "tekken" => Self { expressions: &[TEKKEN], ignore_merges: true, add_bos: true },
             other => {

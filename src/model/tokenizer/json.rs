@@ -208,7 +208,8 @@ fn tokens(json: &Value) -> Result<(HashMap<String, u32>, Vec<Name>)> {
 /// Every merge must join two tokens into a third: the library computes lengths from that.
 fn check_merges(json: &Value) -> Result<()> {
     let model = &json["model"];
-    let (Some(vocab), Some(merges)) = (model["vocab"].as_object(), model.get("merges").and_then(Value::as_array)) else {
+    let (Some(vocab), Some(merges)) = (model["vocab"].as_object(), model.get("merges").and_then(Value::as_array))
+    else {
         return Err(Error::input("its model has no list of merges"));
     };
     for (index, merge) in merges.iter().enumerate() {

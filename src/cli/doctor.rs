@@ -1,0 +1,92 @@
+//! `totara doctor`: what this machine offers, with remedies, and the kernels against their references.
+
+use super::args::{Common, DoctorArgs};
+use super::{out, solve};
+use crate::base::Result;
+use crate::base::size::{Human, free_ram};
+use crate::device::cpu::{default_threads, simd::Simd};
+use crate::device::selftest;
+use crate::model::list::{self, State};
+use crate::model::store;
+use crate::search::record;
+use serde_json::json;
+use std::io::IsTerminal;
+use std::path::Path;
+
+pub fn run(common: &Common, args: &DoctorArgs) -> Result<u8> {
+    if args.selftest { self_test(common) } else { look(common) }
+}
+
+/// Runs every kernel of this build that this machine can run. `TOTARA_SELFTEST_FAULT=1` spoils one byte under each, so
+/// that the check itself can be checked.
+fn self_test(common: &Common) -> Result<u8> {
+    let fault = std::env::var_os("TOTARA_SELFTEST_FAULT").is_some();
+    let rows = selftest::products(fault)?;
+    let mut wrong = 0;
+    for row in &rows {
+        wrong += usize::from(!row.ok);
+        if common.json {
+            out::json(&json!({"kernel": row.kernel, "shape": row.shape, "max_error": row.max_error, "ok": row.ok}))?;
+        } else {
+            let verdict = if row.ok { "ok" } else { "WRONG" };
+            out::line(&format!("{:<36} {:<24} {:>10.2e}  {verdict}", row.kernel, row.shape, row.max_error))?;
+        }
+    }
+    if !common.quiet {
+        out::tell(&format!("{} kernels and shapes, {wrong} wrong", rows.len()));
+    }
+    Ok(u8::from(wrong > 0))
+}
+
+/// One line a subject.
+fn look(common: &Common) -> Result<u8> {
+    let mut rows: Vec<(&str, String)> = Vec::new();
+    let sets: Vec<String> = Simd::available().iter().map(|s| s.to_string()).collect();
+    rows.push(("cpu", format!("{} threads, {} (best: {})", default_threads(), sets.join(", "), Simd::best())));
+    rows.push(("memory", match free_ram() {
+        Some(bytes) => format!("{} free", Human(bytes)),
+        None => "unknown: neither /proc/meminfo nor a control group can be read; give --kv-budget".into(),
+    }));
+    rows.push(("terminal", terminal()));
+    rows.push(("model cache", match store::models_dir() {
+        Ok(dir) => format!("{}{}", dir.display(), writable(&dir)),
+        Err(e) => e.message().to_string(),
+    }));
+    let models = list::list(common.model_dir.as_deref());
+    let good = models.iter().filter(|m| matches!(m.state, State::Info(_))).count();
+    let bad = models.iter().filter(|m| matches!(m.state, State::Bad(_))).count();
+    let hint = if good == 0 { ": `totara model pull` gets the default one" } else { "" };
+    rows.push(("models", format!("{good} here, {bad} unusable{hint}")));
+    rows.push(("records", match record::runs_folder() {
+        Ok(dir) => format!("{}{}", dir.display(), writable(&dir)),
+        Err(e) => e.message().to_string(),
+    }));
+    rows.push(("program", format!("totara {} ({})", env!("CARGO_PKG_VERSION"), solve::command_line().first().cloned().unwrap_or_default())));
+    for (subject, text) in rows {
+        if common.json {
+            out::json(&json!({"subject": subject, "text": text}))?;
+        } else {
+            out::line(&format!("{subject:<12} {text}"))?;
+        }
+    }
+    Ok(0)
+}
+
+fn terminal() -> String {
+    let set = |name: &str| std::env::var(name).unwrap_or_else(|_| "not set".into());
+    let size = crossterm::terminal::size().map(|(w, h)| format!("{w}x{h}")).unwrap_or_else(|_| "size unknown".into());
+    let is = if std::io::stdout().is_terminal() { "yes" } else { "no: the screen needs one, `solve --no-tui` does not" };
+    let colour = if std::env::var_os("NO_COLOR").is_some() { "none (NO_COLOR)" } else { "yes" };
+    format!("{is}, {size}, TERM {}, LANG {}, colour {colour}", set("TERM"), set("LANG"))
+}
+
+/// Whether files can be made in a folder (or in the nearest parent that exists).
+fn writable(dir: &Path) -> &'static str {
+    let there = dir.ancestors().find(|d| d.exists());
+    let Some(there) = there else { return " (cannot be made)" };
+    let free = std::ffi::CString::new(there.as_os_str().as_encoded_bytes()).ok().is_some_and(|path| {
+        // SAFETY: `path` is a NUL-terminated string that lives through the call; access only reads it.
+        unsafe { libc::access(path.as_ptr(), libc::W_OK) == 0 }
+    });
+    if free { "" } else { " (not writable: set TOTARA_CACHE or TOTARA_STATE to a folder that is)" }
+}

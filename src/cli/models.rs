@@ -1,0 +1,77 @@
+//! `totara model`: what is there, getting one, what it is made of, its tokens.
+
+use super::args::{Common, ModelCommand};
+use super::{lm, out};
+use crate::base::size::Human;
+use crate::base::text::sanitize_line;
+use crate::base::{Error, Result};
+use crate::model::list::{self, State};
+use crate::model::tokenizer::Special;
+use crate::model::{self, OpenOptions, random, store};
+use serde_json::json;
+
+pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
+    let told = lm::Told::new(common);
+    match command {
+        ModelCommand::List => {
+            for entry in list::list(common.model_dir.as_deref()) {
+                if common.json {
+                    out::json(&json!(entry))?;
+                    continue;
+                }
+                let name = sanitize_line(&entry.name);
+                out::line(&match &entry.state {
+                    State::Info(info) => {
+                        let path = entry.path.as_deref().map(|p| p.display().to_string()).unwrap_or_default();
+                        format!("{name:<32} {:>9}  {}  {}", Human(info.file_bytes).to_string(), info.architecture, sanitize_line(&path))
+                    }
+                    State::NotFetched(bytes) => {
+                        format!("{name:<32} {:>9}  not here yet: `totara model pull {name}`", Human(*bytes).to_string())
+                    }
+                    State::Bad(why) => format!("{name:<32} {:>9}  bad: {}", "-", sanitize_line(why)),
+                })?;
+            }
+        }
+        ModelCommand::Pull { name } => {
+            let name = name.as_deref().unwrap_or(store::DEFAULT);
+            let path = match name.starts_with("hf:") {
+                true => store::hub::fetch(name, &told)?,
+                false => store::ensure(name, &told)?,
+            };
+            out::line(&path.display().to_string())?;
+        }
+        ModelCommand::Info => {
+            let spec = common.model.clone().unwrap_or_else(store::default_spec);
+            let info = match spec.strip_prefix("random:") {
+                Some(shape) => random::open(shape, common.seed)?.info,
+                None => {
+                    let options = OpenOptions {
+                        model_dir: common.model_dir.as_deref(),
+                        progress: &told,
+                        ..OpenOptions::default()
+                    };
+                    model::info(&model::resolve(&spec, &options)?)?
+                }
+            };
+            if common.json {
+                out::json(&serde_json::to_value(&info).map_err(|e| Error::fault(e.to_string()))?)?;
+            } else {
+                out::line(info.to_string().trim_end())?;
+            }
+        }
+        ModelCommand::Tokenize { text } => {
+            let model = lm::model(common, &told)?;
+            let text = super::puzzle::text(text, "--text")?;
+            let ids = model.tokenizer.encode(&text, Special::Parse);
+            if common.json {
+                out::json(&json!({ "ids": ids }))?;
+            } else {
+                for id in &ids {
+                    let piece = String::from_utf8_lossy(model.tokenizer.token_bytes(*id)).into_owned();
+                    out::line(&format!("{id:>7} {}", piece.escape_debug()))?;
+                }
+            }
+        }
+    }
+    Ok(0)
+}

@@ -1,0 +1,436 @@
+//! The controller carries out what a policy decides: it asks the model, grows and prunes the tree, spends the budgets,
+//! obeys the user, and tells everyone by events. It decides nothing about the search by itself.
+//!
+//! | file | what |
+//! |---|---|
+//! | `prompt.rs` | renders prompts; few-shot examples shrink to the context |
+//! | `generate.rs` | expands thoughts: proposals from the model, a list, or chance |
+//! | `grow.rs` | a proposal becomes a thought, or is dropped; terminal states are checked |
+//! | `score.rs` | carries out the evaluators |
+//! | `steer.rs` | the user's commands and their undoing |
+//! | `flight.rs` | requests that run at the same time |
+//! | `budget.rs` | counts, limits and the clock |
+//! | `finish.rs` | the outcome |
+//!
+//! Every change of the tree is an event first: [`Controller::emit`] applies it to the controller's own tree, records it
+//! and sends it, so a tree rebuilt from the record is the controller's.
+
+mod budget;
+mod finish;
+mod flight;
+mod generate;
+mod grow;
+mod prompt;
+mod score;
+mod steer;
+#[cfg(test)]
+mod tests;
+
+use super::event::{Command, Event, Limits, Outcome, Reason};
+use super::policy::{self, Plan, Step};
+use super::record::Recorder;
+use super::run::RunSpec;
+use super::tree::{NodeId, Status, ThoughtTree};
+use crate::base::{Error, Result, rng};
+use crate::lm::{Finish, Hold, Lm, Scores};
+use crate::strategy::{Constrain, Strategy};
+use crate::task::{Puzzle, Verdict};
+use budget::Ledger;
+use flight::{Ask, Flight, Landed, Lost};
+use regex::Regex;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+use steer::{Order, Undo};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{Interval, MissedTickBehavior, interval};
+
+/// How often the counters of memory and speed are told.
+const COUNTERS_EVERY: Duration = Duration::from_millis(250);
+
+/// One run.
+pub struct Controller {
+    puzzle: Arc<dyn Puzzle>,
+    strategy: Arc<Strategy>,
+    lm: Arc<dyn Lm>,
+    seed: u64,
+    /// The puzzle's part of every random stream.
+    puzzle_part: u64,
+    plan: Plan,
+    /// What a whole proposal must match, if the strategy says so.
+    pattern: Option<Regex>,
+    tree: ThoughtTree,
+    ledger: Ledger,
+    /// Who was first in a state of the puzzle.
+    states: HashMap<String, NodeId>,
+    /// Claims on the K/V of live branches.
+    holds: HashMap<NodeId, Hold>,
+    /// Token ids of thoughts as the model produced them, while their text is unchanged.
+    ids: HashMap<NodeId, Tokens>,
+    /// Whole answers, checked once each.
+    checked: BTreeMap<NodeId, Verdict>,
+    /// Proposals for each expanded thought, if the user set another number than the strategy.
+    breadth: Option<usize>,
+    temperature: Option<f32>,
+    /// What the user ordered and is not done yet.
+    orders: VecDeque<Order>,
+    undo: Vec<Undo>,
+    paused: bool,
+    /// Policy steps left before the run pauses again.
+    steps: usize,
+    /// Why the run ends after this step. What runs is still waited for, so that its cost is counted.
+    ending: Option<Reason>,
+    /// Whether what runs is called off instead.
+    hurry: bool,
+    requests: u64,
+    /// Replies of judges that could not be read.
+    unreadable: u64,
+    /// Few-shot examples that were left out, as last told.
+    examples_told: Option<usize>,
+    record: Option<Recorder>,
+    events: mpsc::UnboundedSender<Event>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    ticker: Interval,
+}
+
+/// Token ids of the first `len` bytes of a thought's text.
+struct Tokens {
+    ids: Arc<[u32]>,
+    len: usize,
+}
+
+impl Controller {
+    pub fn new(
+        spec: RunSpec,
+        events: mpsc::UnboundedSender<Event>,
+        commands: mpsc::UnboundedReceiver<Command>,
+    ) -> Result<Self> {
+        let RunSpec { puzzle, strategy, lm, seed, paused, limits, record } = spec;
+        if let Some(task) = strategy.task.as_deref().filter(|task| *task != puzzle.task()) {
+            let (name, other) = (&strategy.name, puzzle.task());
+            return Err(Error::input(format!(
+                "strategy `{name}` is for the task {task}, and this puzzle is a {other}"
+            )));
+        }
+        let search = &strategy.search;
+        let count = |count, what: &str| prompt::count(count, &puzzle.inputs(), &strategy.origin, what);
+        let plan = Plan {
+            policy: search.policy.clone(),
+            depth: count(&search.depth, "search.depth")?,
+            keep: count(&search.keep, "search.keep")?,
+            prune_below: search.prune_below,
+            children: search.children.as_ref().map(|c| count(c, "search.children")).transpose()?,
+        };
+        count(&strategy.generate.n, "generate.n")?;
+        count(&strategy.generate.max_tokens, "generate.max_tokens")?;
+        let pattern = match &strategy.generate.constrain {
+            Constrain::Regex(text) => Some(Regex::new(&format!("^(?:{text})$")).map_err(|e| {
+                Error::input(format!("{}: generate.constrain.regex is no pattern: {e}", strategy.origin))
+            })?),
+            _ => None,
+        };
+        let own = strategy.budget;
+        let limits = Limits {
+            tokens: limits.tokens.or(own.tokens),
+            thoughts: limits.thoughts.or(own.thoughts),
+            seconds: limits.seconds.or(own.seconds),
+        };
+        let mut ticker = interval(COUNTERS_EVERY);
+        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Ok(Self {
+            puzzle_part: rng::part(puzzle.id()),
+            puzzle,
+            strategy,
+            lm,
+            seed,
+            plan,
+            pattern,
+            tree: ThoughtTree::default(),
+            ledger: Ledger::new(limits, paused),
+            states: HashMap::new(),
+            holds: HashMap::new(),
+            ids: HashMap::new(),
+            checked: BTreeMap::new(),
+            breadth: None,
+            temperature: None,
+            orders: VecDeque::new(),
+            undo: Vec::new(),
+            paused,
+            steps: 0,
+            ending: None,
+            hurry: false,
+            requests: 0,
+            unreadable: 0,
+            examples_told: None,
+            record,
+            events,
+            commands,
+            ticker,
+        })
+    }
+
+    /// Runs to the end and tells the outcome; hands the tree back for whoever wants to look at it.
+    pub async fn run(mut self) -> (Outcome, ThoughtTree) {
+        self.emit(Event::Started {
+            task: self.puzzle.task().to_string(),
+            puzzle: self.puzzle.id().to_string(),
+            title: self.puzzle.title(),
+            strategy: self.strategy.name.clone(),
+            model: self.lm.info().name.clone(),
+            seed: self.seed,
+            budget: self.ledger.limits,
+        });
+        self.states.insert(self.puzzle.state_key(""), NodeId::ROOT);
+        if self.paused {
+            self.emit(Event::Paused);
+        }
+        let reason = loop {
+            // With a model that answers at once nothing else here would ever wait, and nobody could steer.
+            tokio::task::yield_now().await;
+            while let Ok(command) = self.commands.try_recv() {
+                self.obey(command);
+            }
+            if self.commands.is_closed() && self.commands.is_empty() {
+                self.stop(Reason::Quit);
+            }
+            if let Some(reason) = self.ending.take() {
+                break reason;
+            }
+            if let Some(order) = self.orders.pop_front() {
+                self.carry_out(order).await;
+                self.progress();
+                continue;
+            }
+            if self.paused && self.steps == 0 {
+                self.wait().await;
+                continue;
+            }
+            if let Some(reason) = self.step().await {
+                break reason;
+            }
+            self.progress();
+            if self.paused && self.steps > 0 {
+                self.steps -= 1;
+                if self.steps == 0 {
+                    self.ledger.clock.pause();
+                    self.emit(Event::Paused);
+                }
+            }
+        };
+        self.holds.clear();
+        if self.unreadable > 0 {
+            self.note(format!("{} replies of judges could not be read", self.unreadable));
+        }
+        self.progress();
+        self.emit(Event::Counters { counters: self.lm.counters() });
+        let outcome = self.outcome(reason);
+        self.emit(Event::Ended { outcome: outcome.clone() });
+        (outcome, self.tree)
+    }
+
+    /// One step of the policy; the reason where it was the last.
+    async fn step(&mut self) -> Option<Reason> {
+        match policy::next(&self.tree, &self.plan) {
+            Step::End(reason) => return Some(reason),
+            Step::Prune(low) => {
+                for (node, why) in low {
+                    self.prune(node, &why);
+                }
+            }
+            Step::Evaluate(nodes) => self.evaluate(&nodes).await,
+            Step::Expand(nodes) => match self.ledger.used_up() {
+                Some(reason) => return Some(reason),
+                None => self.expand(&nodes).await,
+            },
+        }
+        self.ending.take()
+    }
+
+    /// Applies, records and sends an event.
+    fn emit(&mut self, event: Event) {
+        if let Err(why) = self.tree.apply(&event) {
+            // The controller makes the events itself, so this is its own mistake.
+            debug_assert!(false, "{why}");
+        }
+        let failed = self.record.as_mut().and_then(|record| record.write(&event).err());
+        // A front end that has gone away is noticed where commands are read.
+        let _ = self.events.send(event);
+        if let Some(error) = failed {
+            self.record = None;
+            self.note(format!("this run is not recorded from here on: {error}"));
+        }
+    }
+
+    fn note(&mut self, text: impl Into<String>) {
+        self.emit(Event::Note { text: text.into() });
+    }
+
+    fn progress(&mut self) {
+        let open = |n: &super::tree::Node| matches!(n.status, Status::Open | Status::Pinned);
+        let frontier: Vec<usize> = self.tree.iter().filter(|(_, n)| open(n)).map(|(_, n)| n.depth).collect();
+        let best = self.best();
+        let deepest = self.tree.iter().map(|(_, n)| n.depth).max().unwrap_or(0);
+        self.emit(Event::Progress {
+            depth: frontier.iter().copied().max().unwrap_or(deepest),
+            frontier: frontier.len(),
+            best,
+            best_score: best.and_then(|id| self.tree.node(id).score).unwrap_or(0.0),
+            thoughts: self.ledger.thoughts,
+            usage: self.ledger.usage,
+            seconds: self.seconds(),
+        });
+    }
+
+    fn seconds(&self) -> f64 {
+        round(self.ledger.clock.elapsed().as_secs_f64())
+    }
+
+    /// Waits for a command while nothing runs.
+    async fn wait(&mut self) {
+        tokio::select! {
+            biased;
+            command = self.commands.recv() => match command {
+                Some(command) => self.obey(command),
+                None => self.stop(Reason::Quit),
+            },
+            _ = self.ticker.tick() => self.emit(Event::Counters { counters: self.lm.counters() }),
+        }
+    }
+
+    /// Sends requests and tells that they were sent.
+    fn launch(&mut self, asks: Vec<Ask>) -> Flight {
+        let first = self.requests;
+        self.requests += asks.len() as u64;
+        for (i, ask) in asks.iter().enumerate() {
+            self.emit(Event::Asked {
+                request: first + i as u64,
+                node: ask.node,
+                purpose: ask.purpose,
+                samples: ask.generate.n,
+                prompt: ask.generate.prompt.full_text(),
+            });
+        }
+        Flight::launch(self.lm.as_ref(), asks, first)
+    }
+
+    /// The next sample in order, when it has ended; meanwhile commands are obeyed, time is watched and running text is
+    /// shown. `None` when all have been handed on.
+    async fn landed(&mut self, flight: &mut Flight) -> Option<Landed> {
+        loop {
+            if self.hurry {
+                flight.cancel_all();
+            }
+            if let Some(landed) = flight.take() {
+                self.count(&landed);
+                return Some(landed);
+            }
+            if flight.is_over() {
+                return None;
+            }
+            let deadline = self.ledger.limits.seconds.and_then(|limit| Some((limit, self.ledger.clock.when(limit)?)));
+            let time_is_up = async {
+                match deadline {
+                    Some((limit, when)) => {
+                        tokio::time::sleep_until(when).await;
+                        limit
+                    }
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(command) => {
+                        let gone = self.obey_during(command);
+                        flight.cancel(&gone);
+                    }
+                    None => self.stop(Reason::Quit),
+                },
+                limit = time_is_up => self.stop(Reason::Seconds { limit }),
+                _ = self.ticker.tick() => self.emit(Event::Counters { counters: self.lm.counters() }),
+                piece = flight.news() => if let Some(piece) = piece {
+                    let flight::Piece { request, node, sample, text, logprob } = piece;
+                    // A piece for the screen alone; what cannot be written as JSON is not needed there.
+                    self.emit(Event::Token { request, node, sample, text, logprob: finite(logprob) });
+                },
+            }
+        }
+    }
+
+    /// Waits for log-probabilities, obeying meanwhile.
+    async fn scores(&mut self, mut receiver: oneshot::Receiver<Result<Scores>>) -> Result<Scores> {
+        loop {
+            if self.hurry {
+                return Err(Error::fault("called off"));
+            }
+            tokio::select! {
+                biased;
+                command = self.commands.recv() => match command {
+                    Some(command) => self.obey(command),
+                    None => self.stop(Reason::Quit),
+                },
+                scores = &mut receiver => {
+                    return scores.unwrap_or_else(|_| Err(Error::fault("the model ended without an answer")));
+                }
+            }
+        }
+    }
+
+    /// Counts what a sample cost and tells what it said.
+    fn count(&mut self, landed: &Landed) {
+        let (text, finish, logprob, usage) = match &landed.result {
+            Ok(completion) => {
+                let logprob = (!completion.logprobs.is_empty())
+                    .then(|| round(completion.logprobs.iter().map(|&l| f64::from(finite(l))).sum()));
+                (completion.text.clone(), told(&completion.finish), logprob, completion.usage)
+            }
+            Err(Lost::Cancelled { text, pieces }) => {
+                // What the model computed for it is not known any more; about a token a piece was sampled.
+                let usage = crate::lm::Usage { sampled: *pieces, logical: *pieces, ..Default::default() };
+                (text.clone(), "cancelled".to_string(), None, usage)
+            }
+            Err(Lost::Failed(error)) => (String::new(), format!("failed: {error}"), None, Default::default()),
+        };
+        self.ledger.usage += usage;
+        let Landed { request, node, sample, .. } = *landed;
+        self.emit(Event::Replied { request, node, sample, text, finish, logprob, usage });
+    }
+
+    /// Ends the run at once.
+    fn stop(&mut self, reason: Reason) {
+        self.ending.get_or_insert(reason);
+        self.hurry = true;
+    }
+
+    /// Ends the run because nothing of a step could be served.
+    fn fail(&mut self, error: &Error) {
+        let detail = error.message().to_string();
+        self.ending.get_or_insert(match error.kind() {
+            crate::base::ErrorKind::Limit => Reason::Memory { detail },
+            _ => Reason::Failed { message: detail },
+        });
+    }
+}
+
+/// How a text ended, in words.
+fn told(finish: &Finish) -> String {
+    match finish {
+        Finish::End => "end".into(),
+        Finish::Stop(stop) => format!("stop {stop:?}"),
+        Finish::Length => "cut at max_tokens".into(),
+        Finish::Context(limit) => format!("the context of {limit} tokens is full"),
+        Finish::Refuted(why) => format!("refuted: {why}"),
+        Finish::Failed(why) => format!("failed: {why}"),
+    }
+}
+
+/// Twelve significant digits: a number that JSON carries exactly whoever reads it, so that a tree from a record equals
+/// the one that ran.
+fn round(value: f64) -> f64 {
+    if value.is_finite() { format!("{value:.11e}").parse().unwrap_or(value) } else { f64::from(f32::MIN) }
+}
+
+/// JSON has no infinities: an impossible token's log-probability becomes the lowest number there is.
+fn finite(logprob: f32) -> f32 {
+    if logprob.is_finite() { logprob } else { f32::MIN }
+}

@@ -1,0 +1,221 @@
+//! A proposal becomes a thought, or is dropped and the reason told.
+//!
+//! A whole answer (a terminal state) is checked once, by the puzzle alone, and never expanded. A beginning that the
+//! puzzle proves wrong is pruned at once where the strategy asks for its partial check.
+
+use super::{Controller, Tokens, finite, round, told};
+use crate::lm::{Completion, Finish, Usage};
+use crate::search::evaluate::{Part, checker};
+use crate::search::event::{Author, Event, Reason};
+use crate::search::tree::{NodeId, Status};
+use crate::strategy::{Constrain, Evaluator, GenerateKind, Thought};
+use crate::task::{Partial, Verdict};
+
+/// What someone proposes as a thought.
+pub struct Proposal {
+    pub text: String,
+    pub by: Author,
+    pub logprob: Option<f64>,
+    pub token_logprobs: Vec<f32>,
+    pub usage: Usage,
+    /// How the text ended, where that matters.
+    pub finish: Finish,
+}
+
+impl Proposal {
+    /// A bare text: chance's, the user's, or a line of a list.
+    pub fn text(text: impl Into<String>, by: Author) -> Self {
+        let text = text.into();
+        Self { text, by, logprob: None, token_logprobs: Vec::new(), usage: Usage::default(), finish: Finish::End }
+    }
+}
+
+impl Controller {
+    /// A finished sample as a proposal, and as a thought if it becomes one. Its K/V is held as long as the thought lives.
+    pub(super) fn propose_sample(&mut self, parent: NodeId, completion: Completion) {
+        let Completion { text, ids, logprobs, masked_logprob, finish, usage, hold } = completion;
+        let covered = text.len();
+        let mut proposal = Proposal {
+            text,
+            by: Author::Model,
+            // What ranks equal scores: how likely the text was among those allowed.
+            logprob: (!logprobs.is_empty()).then(|| round(masked_logprob)),
+            token_logprobs: logprobs.into_iter().map(finite).collect(),
+            usage,
+            finish,
+        };
+        // The separator belongs to the step, so that the steps of a path joined are the answer so far.
+        if let Finish::Stop(stop) = &proposal.finish
+            && self.strategy.generate.thought == Thought::Step
+            && stop.chars().all(char::is_whitespace)
+            && !proposal.text.trim().is_empty()
+        {
+            proposal.text.push_str(stop);
+        }
+        let Some(node) = self.propose(parent, proposal) else { return };
+        if !ids.is_empty() {
+            self.ids.insert(node, Tokens { ids, len: covered });
+        }
+        if let Some(hold) = hold.filter(|_| matches!(self.tree.node(node).status, Status::Open | Status::Pinned)) {
+            self.holds.insert(node, hold);
+        }
+    }
+
+    /// Grows a thought from a proposal, unless it is empty, known or over the limit.
+    pub(super) fn propose(&mut self, parent: NodeId, proposal: Proposal) -> Option<NodeId> {
+        let Proposal { text, by, logprob, token_logprobs, usage, finish } = proposal;
+        self.ledger.proposals += 1;
+        if text.trim().is_empty() {
+            return self.drop_proposal(parent, text, "empty".into());
+        }
+        if let Some(pattern) =
+            self.pattern.as_ref().filter(|pattern| by == Author::Model && !pattern.is_match(text.trim()))
+        {
+            let why = format!("does not match the pattern {}", pattern.as_str());
+            return self.drop_proposal(parent, text, why);
+        }
+        if let Some(reason) = self.ledger.thoughts_used_up() {
+            let why = reason.to_string();
+            self.ending.get_or_insert(reason);
+            return self.drop_proposal(parent, text, why);
+        }
+        let answer = self.strategy.generate.thought == Thought::Answer;
+        let path = self.tree.path_text(parent) + &text;
+        let state = self.puzzle.state_key(&if answer { self.answer_in(&text) } else { path.clone() });
+        if let Some(first) = self.states.get(&state) {
+            let why = format!("the same state as thought {first}");
+            return self.drop_proposal(parent, text, why);
+        }
+        let node = NodeId(self.tree.len() as u32);
+        self.states.insert(state, node);
+        self.ledger.thoughts += 1;
+        self.emit(Event::Grown { node, parent, text, by, logprob, token_logprobs, usage });
+        self.look_at(node, &finish);
+        Some(node)
+    }
+
+    fn drop_proposal(&mut self, parent: NodeId, text: String, why: String) -> Option<NodeId> {
+        self.emit(Event::Dropped { parent, text, why });
+        None
+    }
+
+    /// Settles at once what needs no evaluator: whole answers, provably wrong beginnings, texts that were cut.
+    pub(super) fn look_at(&mut self, node: NodeId, finish: &Finish) {
+        if self.strategy.generate.thought == Thought::Answer {
+            let answer = self.answer_in(&self.tree.node(node).text);
+            let verdict = self.puzzle.check(&answer);
+            self.check_off(node, verdict, finish);
+            return;
+        }
+        let path = self.tree.path_text(node);
+        let complete = match self.puzzle.check_partial(&path) {
+            Partial::Wrong { score, why } if self.checks_partial() => {
+                self.emit_score(node, &[Part::of(checker::NAME, score, why.clone())]);
+                self.prune(node, &why);
+                return;
+            }
+            Partial::Wrong { .. } => false,
+            Partial::Possible { complete, .. } => complete,
+        };
+        // Where steps are drawn from the puzzle, the last one is known by that; free text may go on for ever.
+        let drawn = self.strategy.generate.constrain == Constrain::Puzzle;
+        let last = (complete || drawn) && self.puzzle.next_steps(&path).is_empty();
+        if complete || last {
+            let verdict = self.puzzle.check(&path);
+            // A whole answer that is not right yet may still grow (a set's may end after any element).
+            if verdict.error_score == 0 || last {
+                self.check_off(node, verdict, finish);
+                return;
+            }
+        }
+        let status = match finish {
+            Finish::Refuted(why) => {
+                self.emit_score(node, &[Part::of("constraint", 0.0, why.clone())]);
+                self.prune(node, why);
+                return;
+            }
+            Finish::Context(_) => Status::Closed,
+            Finish::Length => Status::Open,
+            _ => return,
+        };
+        self.emit(Event::Status { node, status, why: Some(told(finish)) });
+    }
+
+    /// A whole answer: right or closed.
+    fn check_off(&mut self, node: NodeId, verdict: Verdict, finish: &Finish) {
+        let part = Part::of(checker::NAME, verdict.score(), verdict.why.clone());
+        let mut why = verdict.why.clone();
+        if matches!(finish, Finish::Length | Finish::Context(_) | Finish::Refuted(_)) {
+            why = format!("{why} ({})", told(finish));
+        }
+        let right = verdict.error_score == 0;
+        self.checked.insert(node, verdict);
+        self.emit_score(node, &[part]);
+        let status = if right { Status::Answer } else { Status::Closed };
+        self.emit(Event::Status { node, status, why: Some(why) });
+        if right {
+            self.ending.get_or_insert(Reason::Solved);
+        }
+    }
+
+    /// Whether the strategy has beginnings checked by the puzzle.
+    pub(super) fn checks_partial(&self) -> bool {
+        self.strategy.evaluate.iter().any(|e| matches!(e, Evaluator::Checker { partial: true }))
+    }
+
+    /// The answer within a whole-answer thought: what follows the last `Answer:`, else the last list in brackets, else
+    /// the whole text. A chain of thought comes before its answer, and may mention other lists on the way.
+    pub(super) fn answer_in(&self, text: &str) -> String {
+        if self.strategy.generate.kind == GenerateKind::Random {
+            return text.to_string();
+        }
+        answer_in(text).to_string()
+    }
+
+    /// Prunes a thought and all below it; what is pinned, right, or pruned already stays.
+    pub(super) fn prune(&mut self, node: NodeId, why: &str) -> Vec<NodeId> {
+        let mut pruned = Vec::new();
+        for below in self.tree.subtree(node) {
+            self.holds.remove(&below);
+            if !matches!(self.tree.node(below).status, Status::Open | Status::Closed) {
+                continue;
+            }
+            let why = if below == node { why.to_string() } else { format!("below thought {node}, which was pruned") };
+            self.emit(Event::Status { node: below, status: Status::Pruned, why: Some(why) });
+            pruned.push(below);
+        }
+        pruned
+    }
+}
+
+fn answer_in(text: &str) -> &str {
+    const MARK: &str = "answer:";
+    let lower = text.to_ascii_lowercase();
+    if let Some(at) = lower.rfind(MARK) {
+        return text[at + MARK.len()..]
+            .trim_start_matches(|c: char| c.is_whitespace() || c == '*' || c == '_')
+            .trim_end();
+    }
+    let last_list = text.rfind(']').and_then(|end| Some((text[..end].rfind('[')?, end)));
+    match last_list {
+        Some((start, end)) => &text[start..=end],
+        None => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::answer_in;
+
+    #[test]
+    fn the_answer_stands_after_its_mark_or_in_the_last_list() {
+        let check = |text: &str, expected: &str| assert_eq!(answer_in(text), expected, "{text:?}");
+        check("00345789", "00345789");
+        check("First [3, 1].\nAnswer: [1, 3]", "[1, 3]");
+        check("Answer: 5? No.\nANSWER: **1 3", "1 3");
+        check("sorted [3, 1] is [1, 3].", "[1, 3]");
+        check("an odd ] bracket", "an odd ] bracket");
+        check("Answer:", "");
+        check("İ answer: 5", "5");
+    }
+}

@@ -1,0 +1,212 @@
+//! Carrying out the evaluators: what the tree knows is scored at once, what a judge must be asked is asked for all thoughts
+//! of the step together.
+
+use super::Controller;
+use super::flight::{Ask, Lost};
+use super::prompt::Subject;
+use super::round;
+use crate::base::{Error, Result};
+use crate::lm::{Finish, Generate, Mode, Sampling, Score};
+use crate::search::evaluate::{Part, checker, combine, logprob, value, vote};
+use crate::search::event::{Event, Purpose, ScorePart};
+use crate::search::tree::{NodeId, Status};
+use crate::strategy::{Evaluator, PromptSource};
+
+/// What one ask of a judge is about.
+struct Question {
+    evaluator: usize,
+    /// Places in the list of thoughts: one for a value, all for a vote.
+    thoughts: Vec<usize>,
+}
+
+impl Controller {
+    /// Scores these thoughts. Each gets a score, so that a policy never asks twice.
+    pub(super) async fn evaluate(&mut self, nodes: &[NodeId]) {
+        let strategy = self.strategy.clone();
+        let mut parts: Vec<Vec<Option<Part>>> = vec![vec![None; strategy.evaluate.len()]; nodes.len()];
+        let mut asks = Vec::new();
+        let mut questions = Vec::new();
+        for (e, evaluator) in strategy.evaluate.iter().enumerate() {
+            match evaluator {
+                Evaluator::Checker { partial } => {
+                    for (i, &node) in nodes.iter().enumerate() {
+                        let path = self.tree.path_text(node);
+                        parts[i][e] = Some(checker::score(self.puzzle.as_ref(), &path, *partial));
+                    }
+                }
+                Evaluator::Logprob => {
+                    for (i, &node) in nodes.iter().enumerate() {
+                        parts[i][e] = Some(self.logprob(node).await);
+                    }
+                }
+                Evaluator::Value { .. } => {
+                    for (i, &node) in nodes.iter().enumerate() {
+                        match self.question(evaluator, node, Vec::new()) {
+                            Ok(ask) => {
+                                asks.push(ask);
+                                questions.push(Question { evaluator: e, thoughts: vec![i] });
+                            }
+                            Err(error) => {
+                                parts[i][e] = Some(Part::missing(value::NAME, error.to_string(), 0));
+                            }
+                        }
+                    }
+                }
+                Evaluator::Vote { .. } => {
+                    if nodes.len() == 1 {
+                        parts[0][e] = Some(Part::of(vote::NAME, 1.0, "the only candidate"));
+                        continue;
+                    }
+                    let candidates: Vec<String> = nodes.iter().map(|&n| self.tree.path_text(n)).collect();
+                    // A vote is held once for all; it goes by the first candidate's number.
+                    match self.question(evaluator, nodes[0], candidates) {
+                        Ok(ask) => {
+                            asks.push(ask);
+                            questions.push(Question { evaluator: e, thoughts: (0..nodes.len()).collect() });
+                        }
+                        Err(error) => {
+                            for row in &mut parts {
+                                row[e] = Some(Part::missing(vote::NAME, error.to_string(), 0));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        if !asks.is_empty() {
+            if let Some(reason) = self.ledger.used_up_before_growth() {
+                self.ending.get_or_insert(reason);
+                return;
+            }
+            self.judge(&strategy.evaluate, asks, &questions, &mut parts).await;
+        }
+        for (&node, row) in nodes.iter().zip(parts) {
+            // The user may have pruned it, or run out of patience, meanwhile.
+            let waits = matches!(self.tree.node(node).status, Status::Open | Status::Pinned);
+            if waits && !self.hurry {
+                let row: Vec<Part> = row.into_iter().flatten().collect();
+                self.emit_score(node, &row);
+            }
+        }
+    }
+
+    /// Asks the judges and files what they say.
+    async fn judge(
+        &mut self,
+        evaluators: &[Evaluator],
+        asks: Vec<Ask>,
+        questions: &[Question],
+        parts: &mut [Vec<Option<Part>>],
+    ) {
+        let mut replies: Vec<Vec<Result<String, String>>> = vec![Vec::new(); asks.len()];
+        let mut failed = None;
+        let mut served = false;
+        let mut flight = self.launch(asks);
+        while let Some(landed) = self.landed(&mut flight).await {
+            replies[landed.ask].push(match landed.result {
+                Ok(completion) => {
+                    served = true;
+                    match completion.finish {
+                        Finish::Failed(why) => Err(why),
+                        _ => Ok(completion.text),
+                    }
+                }
+                Err(Lost::Cancelled { .. }) => Err("called off".into()),
+                Err(Lost::Failed(error)) => {
+                    let why = error.to_string();
+                    failed.get_or_insert(error);
+                    Err(why)
+                }
+            });
+        }
+        for (question, replies) in questions.iter().zip(replies) {
+            match &evaluators[question.evaluator] {
+                Evaluator::Value { labels, .. } => {
+                    for &i in &question.thoughts {
+                        parts[i][question.evaluator] = Some(value::judge(&replies, labels));
+                    }
+                }
+                _ => {
+                    for (&i, part) in question.thoughts.iter().zip(vote::judge(&replies, question.thoughts.len())) {
+                        parts[i][question.evaluator] = Some(part);
+                    }
+                }
+            }
+        }
+        if let Some(error) = failed.filter(|_| !served) {
+            self.fail(&error);
+        }
+    }
+
+    fn question(&mut self, evaluator: &Evaluator, node: NodeId, candidates: Vec<String>) -> Result<Ask> {
+        let (prompt, format, n, max_tokens, temperature, purpose): (&PromptSource, _, _, _, _, _) = match evaluator {
+            Evaluator::Value { prompt, format, n, max_tokens, temperature, .. } => {
+                (prompt, *format, *n, *max_tokens, *temperature, Purpose::Value)
+            }
+            Evaluator::Vote { prompt, format, n, max_tokens, temperature } => {
+                (prompt, *format, *n, *max_tokens, *temperature, Purpose::Vote)
+            }
+            Evaluator::Checker { .. } | Evaluator::Logprob => {
+                return Err(Error::fault("this evaluator asks no judge"));
+            }
+        };
+        let subject = if purpose == Purpose::Vote { Subject::Among(candidates) } else { Subject::Of(node) };
+        let max_tokens = self.ledger.tokens_each(n, max_tokens);
+        let prompt = self.prompt(prompt, format, subject, max_tokens)?;
+        let generate = Generate {
+            prompt,
+            mode: Mode::Sample,
+            n,
+            sampling: Sampling { temperature, ..Sampling::default() },
+            max_tokens,
+            stop: Vec::new(),
+            constraint: None,
+            key: self.stream_key(node, purpose),
+        };
+        Ok(Ask { node, purpose, generate })
+    }
+
+    /// The log-probability of a thought's text: as it was generated, or asked for where someone else wrote it.
+    async fn logprob(&mut self, node: NodeId) -> Part {
+        let thought = self.tree.node(node);
+        if !thought.token_logprobs.is_empty() {
+            return logprob::score(&thought.token_logprobs);
+        }
+        let Some(parent) = thought.parent else { return logprob::score(&[]) };
+        let text = thought.text.clone();
+        let strategy = self.strategy.clone();
+        let subject = Subject::After(parent);
+        let prompt = match self.prompt(&strategy.generate.prompt, strategy.generate.format, subject, 0) {
+            Ok(prompt) => prompt,
+            Err(error) => return Part::missing(logprob::NAME, error.to_string(), 0),
+        };
+        let request = self.requests;
+        self.requests += 1;
+        let asked = prompt.full_text();
+        self.emit(Event::Asked { request, node, purpose: Purpose::Logprob, samples: 1, prompt: asked });
+        let scores = self.lm.score(Score { prompt, continuations: vec![text.clone()] });
+        let scores = match self.scores(scores).await {
+            Ok(scores) => scores,
+            Err(error) => return Part::missing(logprob::NAME, error.to_string(), 0),
+        };
+        let usage = scores.usage;
+        let logprobs: Vec<f32> = scores.logprobs.into_iter().next().unwrap_or_default();
+        let sum = logprobs.iter().map(|&l| f64::from(super::finite(l))).sum();
+        self.ledger.usage += usage;
+        let logprob = Some(round(sum));
+        self.emit(Event::Replied { request, node, sample: 0, text, finish: "scored".into(), logprob, usage });
+        logprob::score(&logprobs)
+    }
+
+    /// Tells a thought's score, and which evaluator had no usable reply.
+    pub(super) fn emit_score(&mut self, node: NodeId, parts: &[Part]) {
+        let score = round(combine(parts));
+        for part in parts.iter().filter(|part| part.value.is_none()) {
+            let (evaluator, detail) = (part.evaluator, &part.detail);
+            self.note(format!("thought {node}: {evaluator} gave no value ({detail}); it counts as 0"));
+        }
+        self.unreadable += parts.iter().map(|part| part.invalid as u64).sum::<u64>();
+        let rounded = |part: &Part| ScorePart { value: part.value.map(round), ..ScorePart::from(part.clone()) };
+        self.emit(Event::Scored { node, score, parts: parts.iter().map(rounded).collect() });
+    }
+}

@@ -1,0 +1,215 @@
+//! Policies decide what a search does next; the controller does it.
+//!
+//! A policy is a pure function of the thought tree and the plan: the same tree gives the same step, whoever asks and in
+//! whatever order replies came. It refuses to ask a model, to count a budget and to remember anything: what it must know
+//! (was this thought expanded? pruned? scored?) stands in the tree, so a recorded tree can be taken up again.
+//!
+//! A further policy is one file beside `bfs.rs` and one arm in [`next`].
+
+pub mod bfs;
+pub mod dfs;
+
+use super::event::Reason;
+use super::tree::{Node, NodeId, Status, ThoughtTree};
+use crate::strategy::Policy;
+use std::cmp::Ordering;
+
+/// A strategy's search settings with every count worked out for one puzzle.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    pub policy: Policy,
+    /// Levels of thoughts below the root.
+    pub depth: usize,
+    /// Breadth-first: thoughts of a level that live on; at least 1.
+    pub keep: usize,
+    /// Thoughts that score below this are pruned; a score that is no number is below everything.
+    pub prune_below: f64,
+    /// Depth-first: how many children of a thought are followed; `None`: all.
+    pub children: Option<usize>,
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Step {
+    /// Score these thoughts, compared with one another where an evaluator compares.
+    Evaluate(Vec<NodeId>),
+    /// Prune these thoughts, each with the reason.
+    Prune(Vec<(NodeId, String)>),
+    /// Ask for proposals below these thoughts, all at once.
+    Expand(Vec<NodeId>),
+    End(Reason),
+}
+
+/// The next step. Thoughts without a score are scored first and those below the threshold pruned, whatever the policy.
+pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
+    if let Some(step) = settle(tree, plan) {
+        return step;
+    }
+    match plan.policy {
+        Policy::Bfs => bfs::next(tree, plan),
+        Policy::Dfs => dfs::next(tree, plan),
+    }
+}
+
+/// Which of two thoughts is better: the higher score, then the higher log-probability, then the lower number. `Less` is
+/// better, so that sorting puts the best first. A missing or undefined score or log-probability comes last.
+pub fn rank(tree: &ThoughtTree, a: NodeId, b: NodeId) -> Ordering {
+    let key = |value: Option<f64>| value.filter(|v| !v.is_nan()).unwrap_or(f64::NEG_INFINITY);
+    let (left, right) = (tree.node(a), tree.node(b));
+    key(right.score)
+        .total_cmp(&key(left.score))
+        .then_with(|| key(right.logprob).total_cmp(&key(left.logprob)))
+        .then_with(|| a.cmp(&b))
+}
+
+/// Whether the search may still go on from here.
+fn live(node: &Node) -> bool {
+    matches!(node.status, Status::Open | Status::Pinned)
+}
+
+/// Whether a policy may ask for proposals below it.
+fn expandable(node: &Node, plan: &Plan) -> bool {
+    live(node) && node.expansions == 0 && node.depth < plan.depth
+}
+
+fn settle(tree: &ThoughtTree, plan: &Plan) -> Option<Step> {
+    let thoughts = || tree.iter().filter(|(id, node)| *id != NodeId::ROOT && live(node));
+    let unscored: Vec<NodeId> = thoughts().filter(|(_, n)| n.score.is_none()).map(|(id, _)| id).collect();
+    if !unscored.is_empty() {
+        return Some(Step::Evaluate(unscored));
+    }
+    let low: Vec<(NodeId, String)> = thoughts()
+        .filter(|(_, n)| n.status == Status::Open && n.expansions == 0)
+        .filter_map(|(id, n)| {
+            let score = n.score?;
+            // A score that is no number is below everything.
+            let low = score.is_nan() || score < plan.prune_below;
+            low.then(|| (id, format!("score {score:.3} is below {}", plan.prune_below)))
+        })
+        .collect();
+    (!low.is_empty()).then_some(Step::Prune(low))
+}
+
+/// Why a search with nothing left to expand ends.
+fn end(tree: &ThoughtTree, plan: &Plan) -> Step {
+    let deepest = tree.iter().map(|(_, n)| n.depth).max().unwrap_or(0);
+    let mut level = tree.iter().filter(|(_, n)| n.depth == deepest);
+    if deepest > 0 && level.all(|(_, n)| n.status == Status::Pruned) {
+        return Step::End(Reason::AllPruned { depth: deepest });
+    }
+    if deepest >= plan.depth {
+        return Step::End(Reason::Depth { depth: plan.depth });
+    }
+    Step::End(Reason::Exhausted)
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::lm::Usage;
+    use crate::search::event::{Author, Event};
+
+    pub(crate) fn plan(policy: Policy) -> Plan {
+        Plan { policy, depth: 3, keep: 2, prune_below: 0.0, children: None }
+    }
+
+    /// Grows a tree from `(parent, score, logprob)` lines; a score of -1 leaves the thought unscored.
+    pub(crate) fn tree(thoughts: &[(u32, f64, f64)]) -> ThoughtTree {
+        let mut tree = ThoughtTree::default();
+        for (i, &(parent, score, logprob)) in thoughts.iter().enumerate() {
+            let node = NodeId(i as u32 + 1);
+            let grown = Event::Grown {
+                node,
+                parent: NodeId(parent),
+                text: format!("t{}", node.0),
+                by: Author::Model,
+                logprob: Some(logprob),
+                token_logprobs: Vec::new(),
+                usage: Usage::default(),
+            };
+            tree.apply(&grown).unwrap();
+            if score >= 0.0 {
+                tree.apply(&Event::Scored { node, score, parts: Vec::new() }).unwrap();
+            }
+        }
+        tree
+    }
+
+    pub(crate) fn set(tree: &mut ThoughtTree, node: u32, status: Status) {
+        tree.apply(&Event::Status { node: NodeId(node), status, why: None }).unwrap();
+    }
+
+    pub(crate) fn expanded(tree: &mut ThoughtTree, nodes: &[u32]) {
+        for &node in nodes {
+            tree.apply(&Event::Expanded { node: NodeId(node), proposals: 0 }).unwrap();
+            if tree.node(NodeId(node)).status == Status::Open {
+                set(tree, node, Status::Closed);
+            }
+        }
+    }
+
+    pub(crate) fn ids(nodes: &[u32]) -> Vec<NodeId> {
+        nodes.iter().map(|&n| NodeId(n)).collect()
+    }
+
+    #[test]
+    fn unscored_thoughts_are_scored_before_anything_else_and_low_ones_pruned() {
+        for policy in [Policy::Bfs, Policy::Dfs] {
+            let mut plan = plan(policy);
+            let mut tree = tree(&[(0, 0.9, 0.0), (0, -1.0, 0.0)]);
+            expanded(&mut tree, &[0]);
+            assert_eq!(next(&tree, &plan), Step::Evaluate(ids(&[2])));
+            tree.apply(&Event::Scored { node: NodeId(2), score: 0.2, parts: Vec::new() }).unwrap();
+            plan.prune_below = 0.5;
+            assert_eq!(next(&tree, &plan), Step::Prune(vec![(NodeId(2), "score 0.200 is below 0.5".into())]));
+            set(&mut tree, 2, Status::Pinned);
+            assert_eq!(
+                next(&tree, &plan),
+                Step::Expand(if plan.policy == Policy::Bfs { ids(&[1, 2]) } else { ids(&[1]) })
+            );
+        }
+    }
+
+    #[test]
+    fn a_score_that_is_no_number_is_pruned_and_ranks_last() {
+        let mut tree = tree(&[(0, 0.1, 0.0), (0, -1.0, 0.0)]);
+        expanded(&mut tree, &[0]);
+        tree.apply(&Event::Scored { node: NodeId(2), score: f64::NAN, parts: Vec::new() }).unwrap();
+        assert_eq!(rank(&tree, NodeId(1), NodeId(2)), Ordering::Less);
+        assert!(matches!(next(&tree, &plan(Policy::Bfs)), Step::Prune(low) if low[0].0 == NodeId(2)));
+    }
+
+    #[test]
+    fn ties_go_to_the_higher_logprob_then_to_the_lower_number() {
+        let tree = tree(&[(0, 0.5, -2.0), (0, 0.5, -1.0), (0, 0.5, -1.0), (0, 0.6, -9.0)]);
+        let mut order = ids(&[1, 2, 3, 4]);
+        order.sort_by(|&a, &b| rank(&tree, a, b));
+        assert_eq!(order, ids(&[4, 2, 3, 1]));
+    }
+
+    #[test]
+    fn the_reason_of_the_end_is_told_apart() {
+        for policy in [Policy::Bfs, Policy::Dfs] {
+            let plan = plan(policy);
+            let check = |tree: &ThoughtTree, reason: Reason| assert_eq!(next(tree, &plan), Step::End(reason));
+
+            let mut nothing = tree(&[]);
+            expanded(&mut nothing, &[0]);
+            check(&nothing, Reason::Exhausted);
+
+            let mut pruned = tree(&[(0, 0.1, 0.0), (0, 0.1, 0.0)]);
+            expanded(&mut pruned, &[0]);
+            set(&mut pruned, 1, Status::Pruned);
+            set(&mut pruned, 2, Status::Pruned);
+            check(&pruned, Reason::AllPruned { depth: 1 });
+
+            let mut deep = tree(&[(0, 0.5, 0.0), (1, 0.5, 0.0), (2, 0.5, 0.0)]);
+            expanded(&mut deep, &[0, 1, 2]);
+            check(&deep, Reason::Depth { depth: 3 });
+
+            let mut dead_end = tree(&[(0, 0.5, 0.0)]);
+            expanded(&mut dead_end, &[0, 1]);
+            check(&dead_end, Reason::Exhausted);
+        }
+    }
+}

@@ -1,0 +1,121 @@
+//! The first line of a record: what is needed to know, and to run again, what was run.
+
+use crate::lm::Lm;
+use crate::strategy::Strategy;
+use crate::task::Puzzle;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Version of the record format.
+pub const FORMAT: u32 = 1;
+
+/// The header line.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Header {
+    /// Format version of the record, which also marks the line as a header.
+    pub totara_record: u32,
+    /// Version of the program.
+    pub version: String,
+    pub id: String,
+    /// UTC, `2026-11-30T00:41:19Z`.
+    pub started: String,
+    pub model: String,
+    pub checksum: Option<String>,
+    pub device: String,
+    pub strategy: String,
+    /// The strategy's YAML as read.
+    pub strategy_text: String,
+    /// Every prompt template as read, by origin.
+    pub prompts: Vec<(String, String)>,
+    pub task: String,
+    pub puzzle: String,
+    pub title: String,
+    pub inputs: Value,
+    pub seed: u64,
+    /// The command line, without what must stay private.
+    pub command: Vec<String>,
+}
+
+impl Header {
+    /// Describes a run; `command` is the command line as given.
+    pub fn new(puzzle: &dyn Puzzle, strategy: &Strategy, lm: &dyn Lm, seed: u64, command: &[String]) -> Self {
+        let info = lm.info();
+        let judges = strategy.evaluate.iter().filter_map(|evaluator| match evaluator {
+            crate::strategy::Evaluator::Value { prompt, .. } | crate::strategy::Evaluator::Vote { prompt, .. } => {
+                Some(prompt)
+            }
+            _ => None,
+        });
+        let prompts = std::iter::once(&strategy.generate.prompt).chain(judges);
+        Self {
+            totara_record: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_string(),
+            id: String::new(),
+            started: super::folder::utc_now(),
+            model: info.name.clone(),
+            checksum: info.checksum.clone(),
+            device: info.device.clone(),
+            strategy: strategy.name.clone(),
+            strategy_text: strategy.text.clone(),
+            prompts: prompts.map(|p| (p.origin.clone(), p.text.clone())).collect(),
+            task: puzzle.task().to_string(),
+            puzzle: puzzle.id().to_string(),
+            title: puzzle.title(),
+            inputs: puzzle.inputs(),
+            seed,
+            command: without_secrets(command),
+        }
+    }
+}
+
+/// A command line without user names, passwords and query strings in addresses, and without values that are called a key,
+/// token, secret or password (`--max-tokens` is none of these).
+pub fn without_secrets(command: &[String]) -> Vec<String> {
+    let private = |name: &str| {
+        let name = name.trim_start_matches('-').to_ascii_lowercase();
+        let last = name.rsplit(['-', '_', '.']).next().unwrap_or_default();
+        matches!(last, "key" | "apikey" | "token" | "secret" | "password")
+    };
+    let mut hide_next = false;
+    command
+        .iter()
+        .map(|word| {
+            if std::mem::take(&mut hide_next) {
+                return "…".to_string();
+            }
+            if let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.contains("://")) {
+                let value = if private(name) { "…".to_string() } else { public_address(value) };
+                return format!("{name}={value}");
+            }
+            hide_next = word.starts_with("--") && private(word);
+            public_address(word)
+        })
+        .collect()
+}
+
+fn public_address(word: &str) -> String {
+    let Some((scheme, rest)) = word.split_once("://") else { return word.to_string() };
+    let rest = rest.split('?').next().unwrap_or_default();
+    let end = rest.find('/').unwrap_or(rest.len());
+    let (host, path) = rest.split_at(end);
+    let host = host.rsplit('@').next().unwrap_or_default();
+    format!("{scheme}://{host}{path}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_leave_the_command_line() {
+        let check = |command: &str, expected: &str| {
+            let words: Vec<String> = command.split(' ').map(String::from).collect();
+            assert_eq!(without_secrets(&words).join(" "), expected);
+        };
+        check("totara solve --max-tokens 5 --task sorting", "totara solve --max-tokens 5 --task sorting");
+        check("--endpoint https://me:pw@host:8080/v1?key=1", "--endpoint https://host:8080/v1");
+        check("--endpoint=http://me@host", "--endpoint=http://host");
+        check("--api-key abc --seed 1", "--api-key … --seed 1");
+        check("--set api_key=abc --set n=3", "--set api_key=… --set n=3");
+    }
+}

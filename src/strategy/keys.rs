@@ -1,0 +1,173 @@
+//! Every key a strategy file may hold: one table for the parser, its suggestions, and the schema.
+
+use crate::base::nearest::nearest;
+
+/// One key: where it stands, and what it is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Key {
+    /// The key it stands under, dotted; empty at the top level.
+    pub level: &'static str,
+    pub name: &'static str,
+    pub about: &'static str,
+}
+
+const fn key(level: &'static str, name: &'static str, about: &'static str) -> Key {
+    Key { level, name, about }
+}
+
+pub const KEYS: &[Key] = &[
+    key("", "version", "version of this format: 1"),
+    key("", "name", "what the strategy is called"),
+    key("", "about", "one line about it, shown in lists"),
+    key("", "task", "the task it is for; without it, any"),
+    key("", "search", "how the tree is searched"),
+    key("", "generate", "how thoughts are made"),
+    key("", "evaluate", "how thoughts are scored: a list; the scores multiply"),
+    key("", "budget", "what a run may spend"),
+    key("search", "policy", "bfs (the best of each level live on) or dfs (best child first, backtracking)"),
+    key("search", "depth", "levels of thoughts below the root; default 1"),
+    key("search", "keep", "bfs: how many thoughts of a level live on; default 1"),
+    key("search", "prune_below", "thoughts that score below this (0 to 1) are pruned; default 0"),
+    key("search", "children", "dfs: how many children of a thought are followed before it is given up; default all"),
+    key(
+        "generate",
+        "kind",
+        "sample (n samples), likeliest (the n likeliest), propose (one reply, one proposal a line) or random (n random ones of what the puzzle allows); default sample",
+    ),
+    key("generate", "n", "proposals for each expanded thought; default 1"),
+    key("generate", "prompt", "a prompt file beside the strategy, a built-in one, or the text itself after `|`"),
+    key(
+        "generate",
+        "format",
+        "completion (the text as it stands) or chat (one user turn); default chat where the model has a template",
+    ),
+    key(
+        "generate",
+        "constrain",
+        "none, puzzle (what the puzzle still allows), {regex: …} or {choice: […]}; default none",
+    ),
+    key("generate", "temperature", "0 (always the likeliest token) and up; default 0"),
+    key("generate", "top_k", "sample among the k likeliest tokens; 0 is all; default all"),
+    key("generate", "top_p", "sample among the likeliest tokens that make up this probability, 0 to 1; default all"),
+    key(
+        "generate",
+        "min_p",
+        "sample among tokens with at least this share of the likeliest one's probability, 0 to 1; default all",
+    ),
+    key("generate", "repetition_penalty", "above 1 makes tokens that are there already less likely; default 1"),
+    key("generate", "max_tokens", "the longest a thought may be, in tokens; default 256"),
+    key("generate", "stop", "a list of texts; a thought ends before the first of them"),
+    key("generate", "thought", "step (a thought is one step of an answer) or answer (a whole one); default step"),
+    key("generate.constrain", "regex", "a regular expression that the whole thought matches"),
+    key("generate.constrain", "choice", "a list of texts, one of which the thought is"),
+    key("evaluate", "checker", "the puzzle's own check: partial (of a beginning) or whole (of an answer)"),
+    key("evaluate", "value", "ask the model for a label of a thought"),
+    key("evaluate", "vote", "ask the model which of a level's thoughts is best"),
+    key(
+        "evaluate",
+        "logprob",
+        "true: the probability of the thought's text, exp of the mean of its tokens' log-probabilities",
+    ),
+    key("evaluate.value", "prompt", "as generate.prompt; `thought` and `path` are there too"),
+    key(
+        "evaluate.value",
+        "labels",
+        "what the model may say, with a weight of 0 or more each; the score is the mean weight as a share of the largest",
+    ),
+    key("evaluate.value", "n", "replies asked for; default 1"),
+    key("evaluate.value", "format", "as generate.format"),
+    key("evaluate.value", "max_tokens", "the longest a reply may be, in tokens; default 32"),
+    key("evaluate.value", "temperature", "as generate.temperature; default 0"),
+    key("evaluate.vote", "prompt", "as generate.prompt; `thoughts`, the list to choose from, is there too"),
+    key("evaluate.vote", "n", "votes asked for; default 1"),
+    key("evaluate.vote", "format", "as generate.format"),
+    key("evaluate.vote", "max_tokens", "the longest a reply may be, in tokens; default 32"),
+    key("evaluate.vote", "temperature", "as generate.temperature; default 0"),
+    key("budget", "tokens", "tokens the model may compute"),
+    key("budget", "thoughts", "thoughts the tree may hold"),
+    key("budget", "seconds", "seconds the run may take"),
+];
+
+/// Names other tools give to keys of ours: the level and name there, and what it is here.
+const ELSEWHERE: &[(&str, &str, &str)] = &[
+    ("search", "kind", "policy"),
+    ("search", "algorithm", "policy"),
+    ("search", "beam", "keep"),
+    ("search", "breadth", "keep"),
+    ("search", "width", "keep"),
+    ("search", "threshold", "prune_below"),
+    ("generate", "samples", "n"),
+    ("generate", "count", "n"),
+];
+
+/// Names of the keys at a level.
+pub fn names(level: &str) -> impl Iterator<Item = &'static str> + Clone {
+    KEYS.iter().filter(move |key| key.level == level).map(|key| key.name)
+}
+
+/// What to tell of a key that is not known at `level`.
+pub fn unknown(level: &str, name: &str) -> String {
+    let here = if level.is_empty() { "at the top level".to_string() } else { format!("under `{level}`") };
+    let branch = (level == "search" && matches!(name, "branch" | "branching" | "n")).then_some("generate");
+    let home =
+        KEYS.iter().filter(|key| key.name == name && key.level != level).map(|key| key.level).collect::<Vec<_>>();
+    let near = ELSEWHERE
+        .iter()
+        .find(|(at, other, _)| *at == level && *other == name)
+        .map(|(_, _, ours)| *ours)
+        .or_else(|| nearest(name, names(level)));
+    if let Some(home) = branch {
+        return format!("unknown key `{name}` {here}; proposals for each thought are `n` under `{home}`");
+    }
+    match (near, home.as_slice()) {
+        (Some(near), []) => format!("unknown key `{name}` {here}; did you mean `{near}`?"),
+        (None, [""]) => format!("`{name}` does not belong {here}; it belongs at the top level"),
+        (None, [home, ..]) => format!("`{name}` does not belong {here}; it belongs under `{home}`"),
+        (Some(near), [home, ..]) => {
+            let home = if home.is_empty() { "at the top level".to_string() } else { format!("under `{home}`") };
+            format!("unknown key `{name}` {here}; did you mean `{near}`? (`{name}` itself belongs {home})")
+        }
+        (None, []) => {
+            // Perhaps a slip of a key of another level.
+            let far = KEYS.iter().find(|key| nearest(name, [key.name]).is_some());
+            let known = names(level).collect::<Vec<_>>().join(", ");
+            match far {
+                Some(key) if !key.level.is_empty() => {
+                    format!(
+                        "unknown key `{name}` {here}; did you mean `{}` under `{}`? known here: {known}",
+                        key.name, key.level
+                    )
+                }
+                _ => format!("unknown key `{name}` {here}; known here: {known}"),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggestions_name_the_right_key_and_level() {
+        let check = |level: &str, name: &str, part: &str| {
+            let message = unknown(level, name);
+            assert!(message.contains(part), "{message}");
+        };
+        check("search", "depht", "did you mean `depth`?");
+        check("", "keep", "`keep` does not belong at the top level; it belongs under `search`");
+        check("budget", "max_tokens", "did you mean `tokens`? (`max_tokens` itself belongs under `generate`)");
+        check("search", "kind", "did you mean `policy`?");
+        check("search", "branch", "`n` under `generate`");
+        check("", "promt", "`prompt` under `generate`");
+        check("", "zebra", "known here: version, name");
+        check("generate", "task", "it belongs at the top level");
+    }
+
+    #[test]
+    fn no_key_stands_twice_in_the_table() {
+        for (at, key) in KEYS.iter().enumerate() {
+            assert!(!KEYS[..at].iter().any(|k| (k.level, k.name) == (key.level, key.name)), "{key:?}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Warnings: a strategy that can be read but probably does not do what was meant.
+
+use super::parse::place;
+use super::read::{Fields, Reader};
+use super::yaml::{Node, Value};
+use super::{Count, Evaluator, GenerateKind, Policy, PromptSource, Strategy, Thought, prompt};
+
+/// Reports what looks unintended, each at its key.
+pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
+    if strategy.about.is_empty() {
+        r.warn(place(top, "name"), "there is no `about`: lists show an empty line for this strategy");
+    }
+    let budget = strategy.budget;
+    if budget.tokens.is_none() && budget.thoughts.is_none() && budget.seconds.is_none() {
+        r.warn(place(top, "budget"), "there is no `budget`: a run ends only when the search does");
+    }
+    let search = Section::of(top, "search");
+    match strategy.search.policy {
+        Policy::Bfs if search.has("children") => r.warn(search.at("children"), "`children` is used by dfs only"),
+        Policy::Dfs if search.has("keep") => r.warn(search.at("keep"), "`keep` is used by bfs only"),
+        _ => {}
+    }
+    let generate = Section::of(top, "generate");
+    let g = &strategy.generate;
+    let several = g.n != Count::Number(1);
+    if g.kind == GenerateKind::Sample && several && g.sampling.temperature == 0.0 {
+        r.warn(
+            generate.at("n"),
+            "several samples at temperature 0 are all the same; set `temperature`, or use `kind: likeliest`",
+        );
+    }
+    if g.kind == GenerateKind::Likeliest && generate.has("temperature") {
+        r.warn(generate.at("temperature"), "`temperature` does not change which proposals are the likeliest");
+    }
+    if g.kind == GenerateKind::Random {
+        for name in ["prompt", "temperature", "top_k", "top_p", "min_p", "repetition_penalty", "stop", "max_tokens"] {
+            if generate.has(name) {
+                r.warn(generate.at(name), format!("`{name}` is not used by `kind: random`"));
+            }
+        }
+    } else if !shows_puzzle(&g.prompt) {
+        r.warn(generate.at("prompt"), "this prompt never shows the puzzle (`{{ puzzle.input }}`)");
+    }
+    if g.thought == Thought::Answer && strategy.search.depth != Count::Number(1) {
+        r.warn(
+            search.at("depth"),
+            "with `thought: answer` every thought is a whole answer, so levels below the first repeat it",
+        );
+    }
+    let ranked = several && strategy.evaluate.is_empty() && strategy.search.policy == Policy::Bfs;
+    if ranked && strategy.search.keep != strategy.generate.n {
+        r.warn(place(top, "generate"), "nothing is evaluated: all thoughts score 1, and the first ones are kept");
+    }
+    for evaluator in &strategy.evaluate {
+        match evaluator {
+            Evaluator::Value { prompt, .. } if !prompt::uses(prompt, "thought") && !prompt::uses(prompt, "path") => {
+                r.warn(
+                    place(top, "evaluate"),
+                    "the value prompt shows neither `thought` nor `path`: every thought gets the same reply",
+                );
+            }
+            Evaluator::Vote { prompt, .. } if !prompt::uses(prompt, "thoughts") => {
+                r.warn(
+                    place(top, "evaluate"),
+                    "the vote prompt never shows `thoughts`: there is nothing to choose from",
+                );
+            }
+            _ => {}
+        }
+    }
+}
+
+fn shows_puzzle(prompt: &PromptSource) -> bool {
+    ["puzzle.input", "puzzle.list", "puzzle.set1", "puzzle.set2"].iter().any(|name| prompt::uses(prompt, name))
+}
+
+/// A section's keys, for their places.
+struct Section<'n> {
+    node: Option<&'n Node>,
+    fallback: super::fault::Span,
+}
+
+impl<'n> Section<'n> {
+    fn of(top: &Fields<'n>, name: &str) -> Self {
+        Self { node: top.get(name), fallback: place(top, name) }
+    }
+
+    fn find(&self, name: &str) -> Option<super::fault::Span> {
+        match &self.node?.value {
+            Value::Map(entries) => entries.iter().find(|entry| entry.key == name).map(|entry| entry.key_span),
+            _ => None,
+        }
+    }
+
+    fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
+
+    fn at(&self, name: &str) -> super::fault::Span {
+        self.find(name).unwrap_or(self.fallback)
+    }
+}

@@ -1,0 +1,92 @@
+//! The JSON Schema of strategy files (`totara schema`), for completion and checks in editors. Made from the key table, so
+//! that it cannot know other keys than the parser does.
+
+use super::keys::KEYS;
+use serde_json::{Map, Value, json};
+
+/// The schema (draft 2020-12).
+pub fn schema() -> Value {
+    let mut root = section("");
+    let object = root.as_object_mut().expect("a section is an object");
+    object.insert("$schema".into(), json!("https://json-schema.org/draft/2020-12/schema"));
+    object.insert("title".into(), json!("Totara strategy"));
+    object.insert("$defs".into(), json!({
+        "count": {
+            "description": "a whole number of at least 1, or a template over the puzzle's numbers such as \"{{ puzzle.len }}\"",
+            "anyOf": [{"type": "integer", "minimum": 1}, {"type": "string", "pattern": "\\{\\{"}]
+        },
+        "text": {
+            "description": "text as typed: also unquoted no, yes, null, 1e3",
+            "type": ["string", "number", "boolean", "null"]
+        },
+        "texts": {"type": "array", "items": {"$ref": "#/$defs/text"}}
+    }));
+    root
+}
+
+/// The object schema of a level of the key table.
+fn section(level: &str) -> Value {
+    let mut properties = Map::new();
+    for key in KEYS.iter().filter(|key| key.level == level) {
+        let mut value = value(level, key.name);
+        value.as_object_mut().expect("a schema is an object").insert("description".into(), json!(key.about));
+        properties.insert(key.name.into(), value);
+    }
+    let required: &[&str] = match level {
+        "" => &["version", "name", "search", "generate"],
+        "search" => &["policy"],
+        "evaluate.value" => &["prompt", "labels"],
+        "evaluate.vote" => &["prompt"],
+        _ => &[],
+    };
+    let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
+    if !required.is_empty() {
+        schema["required"] = json!(required);
+    }
+    if matches!(level, "evaluate" | "generate.constrain") {
+        schema["minProperties"] = json!(1);
+        schema["maxProperties"] = json!(1);
+    }
+    schema
+}
+
+fn value(level: &str, name: &str) -> Value {
+    let count = json!({"$ref": "#/$defs/count"});
+    let whole = |least: u64| json!({"type": "integer", "minimum": least});
+    let share = json!({"type": "number", "minimum": 0, "maximum": 1});
+    match (level, name) {
+        ("", "version") => json!({"const": 1}),
+        ("", "task") => {
+            json!({"enum": crate::task::all().iter().map(|task| task.name()).collect::<Vec<_>>()})
+        }
+        ("", "search" | "generate" | "budget") => section(name),
+        ("", "evaluate") => {
+            json!({"type": "array", "items": {"anyOf": [{"const": "logprob"}, section("evaluate")]}})
+        }
+        ("search", "policy") => {
+            let long = |name: &str| json!({"type": "object", "properties": {name: {"type": ["object", "null"], "maxProperties": 0}}, "required": [name], "additionalProperties": false});
+            json!({"anyOf": [{"enum": ["bfs", "dfs"]}, long("bfs"), long("dfs")]})
+        }
+        ("search", "depth" | "keep" | "children") | ("generate", "n" | "max_tokens") => count,
+        ("search", "prune_below") | ("generate", "top_p" | "min_p") => share,
+        ("generate", "kind") => json!({"enum": ["sample", "likeliest", "propose", "random"]}),
+        ("generate", "thought") => json!({"enum": ["step", "answer"]}),
+        (_, "format") => json!({"enum": ["completion", "chat"]}),
+        ("generate", "constrain") => json!({"anyOf": [{"enum": ["none", "puzzle"]}, section("generate.constrain")]}),
+        ("generate.constrain", "choice") => json!({"$ref": "#/$defs/texts", "minItems": 1}),
+        (_, "temperature") => json!({"type": "number", "minimum": 0}),
+        ("generate", "repetition_penalty") => json!({"type": "number", "minimum": 0.01, "maximum": 100}),
+        ("generate", "top_k") => whole(0),
+        ("generate", "stop") => json!({"$ref": "#/$defs/texts"}),
+        ("evaluate", "checker") => json!({"enum": ["partial", "whole"]}),
+        ("evaluate", "logprob") => json!({"type": "boolean"}),
+        ("evaluate", "value" | "vote") => section(if name == "value" { "evaluate.value" } else { "evaluate.vote" }),
+        ("evaluate.value", "labels") => {
+            json!({"type": "object", "minProperties": 1, "additionalProperties": {"type": "number", "minimum": 0}})
+        }
+        ("evaluate.value" | "evaluate.vote", "n" | "max_tokens") => whole(1),
+        ("budget", "seconds") => json!({"type": "number", "minimum": 0.001}),
+        ("budget", _) => whole(1),
+        _ => json!({"$ref": "#/$defs/text"}),
+    }
+}

@@ -1,0 +1,434 @@
+//! Tests over whole strategy files: what is refused and where, what is kept as typed, and what is shipped.
+
+use super::fault::{Fault, Severity};
+use super::parse::{Parsed, parse};
+use super::source::Home;
+use super::*;
+use crate::task;
+use proptest::prelude::*;
+use serde_json::Value as Json;
+
+const GOOD: &str = r#"version: 1
+name: mine
+about: a test
+task: sorting
+search: {policy: bfs, depth: "{{ puzzle.len }}", keep: 2, prune_below: 0.1}
+generate:
+  kind: likeliest
+  n: 3
+  prompt: |
+    Sort {{ puzzle.input }}
+  constrain: puzzle
+  stop: ["\n"]
+evaluate:
+  - checker: partial
+budget: {tokens: 20000, thoughts: 500, seconds: 60}
+"#;
+
+fn read(text: &str) -> Parsed {
+    parse(text, "f.yaml", &Home::BuiltIn)
+}
+
+fn shown(faults: &[Fault]) -> String {
+    faults.iter().map(Fault::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// The good file with one line replaced.
+fn with(line: &str, replacement: &str) -> String {
+    assert!(GOOD.contains(line), "{line}");
+    GOOD.replace(line, replacement)
+}
+
+/// Exactly one error, at this line and column, with this text in it.
+fn check(text: &str, line: usize, column: usize, part: &str) {
+    let errors: Vec<Fault> = read(text).faults.into_iter().filter(|f| f.severity == Severity::Error).collect();
+    let found = shown(&errors);
+    assert_eq!(errors.len(), 1, "{found}");
+    assert!(errors[0].message.contains(part), "{found}");
+    assert_eq!((errors[0].span.line, errors[0].span.column), (line, column), "{found}");
+}
+
+#[test]
+fn the_core_keys_are_read() {
+    let parsed = read(GOOD);
+    assert_eq!(shown(&parsed.faults), "");
+    let strategy = parsed.strategy.unwrap();
+    assert_eq!(strategy.search.depth, Count::Template("{{ puzzle.len }}".into()));
+    assert_eq!((strategy.search.keep, strategy.search.prune_below), (Count::Number(2), 0.1));
+    assert_eq!(strategy.generate.prompt.text, "Sort {{ puzzle.input }}\n");
+    assert_eq!(strategy.generate.constrain, Constrain::Puzzle);
+    assert_eq!(strategy.generate.stop, ["\n"]);
+    assert_eq!(strategy.generate.thought, Thought::Step);
+    assert_eq!(strategy.evaluate, [Evaluator::Checker { partial: true }]);
+    assert_eq!(strategy.budget, Budget { tokens: Some(20000), thoughts: Some(500), seconds: Some(60.0) });
+    assert_eq!(strategy.text, GOOD);
+}
+
+#[test]
+fn unknown_keys_are_errors_with_line_column_caret_and_the_nearest_name() {
+    let text = "version: 1\nname: x\nsearch:\n  policy: bfs\n  depht: 3\n  branch: 4\nbudget:\n  max_tokens: 500\n\
+                # one level too little\nkeep: 2\ngenerate: {kind: random}\n";
+    let parsed = read(text);
+    assert!(parsed.strategy.is_none());
+    let errors: Vec<Fault> = parsed.faults.into_iter().filter(|f| f.severity == Severity::Error).collect();
+    assert_eq!(
+        shown(&errors),
+        "f.yaml:5:3: unknown key `depht` under `search`; did you mean `depth`?\n  5 |   depht: 3\n    |   ^^^^^\n\
+         f.yaml:6:3: unknown key `branch` under `search`; proposals for each thought are `n` under `generate`\n  \
+         6 |   branch: 4\n    |   ^^^^^^\n\
+         f.yaml:8:3: unknown key `max_tokens` under `budget`; did you mean `tokens`? (`max_tokens` itself belongs under \
+         `generate`)\n  8 |   max_tokens: 500\n    |   ^^^^^^^^^^\n\
+         f.yaml:10:1: `keep` does not belong at the top level; it belongs under `search`\n  10 | keep: 2\n     | ^^^^"
+    );
+}
+
+#[test]
+fn duplicate_keys_name_both_lines() {
+    check(&with("  n: 3\n", "  n: 3\n  n: 4\n"), 9, 3, "key `n` stands twice: on line 8 and on line 9");
+}
+
+#[test]
+fn texts_keep_what_was_typed() {
+    let text = with("name: mine", "name: no").replace("stop: [\"\\n\"]", "stop: [\"y\", n, null, ~, 1e3, 0755, 1_000]");
+    let strategy = read(&text).strategy.unwrap();
+    assert_eq!(strategy.name, "no");
+    assert_eq!(strategy.generate.stop, ["y", "n", "null", "~", "1e3", "0755", "1_000"]);
+    let value = "  - value: {prompt: \"{{ thought }}\", labels: {yes: 1, no: 0, on: 0.5}}";
+    match &read(&with("  - checker: partial", value)).strategy.unwrap().evaluate[0] {
+        Evaluator::Value { labels, .. } => assert_eq!(labels.keys().collect::<Vec<_>>(), ["no", "on", "yes"]),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn boolean_fields_take_true_and_false_only_and_say_which() {
+    let set = |word: &str| with("  - checker: partial", &format!("  - logprob: {word}"));
+    check(&set("yes"), 14, 14, "for `yes` write true");
+    check(&set("no"), 14, 14, "for `no` write false");
+    check(&set("Off"), 14, 14, "for `Off` write false");
+    check(&set("\"true\""), 14, 14, "remove the quotes");
+    check(&set("~"), 14, 14, "takes true or false");
+    assert_eq!(read(&set("true")).strategy.unwrap().evaluate, [Evaluator::Logprob]);
+    assert_eq!(read(&set("false")).strategy.unwrap().evaluate, []);
+    assert_eq!(read(&with("  - checker: partial", "  - logprob")).strategy.unwrap().evaluate, [Evaluator::Logprob]);
+}
+
+#[test]
+fn numbers_are_refused_at_their_line() {
+    let set = |line: &str| with("  constrain: puzzle", &format!("  constrain: puzzle\n  {line}"));
+    check(&set("temperature: .nan"), 12, 16, "`temperature` is a number of at least 0, not `.nan`");
+    check(&set("temperature: NaN"), 12, 16, "not `NaN`");
+    check(&set("temperature: -0.1"), 12, 16, "not `-0.1`");
+    check(&set("temperature: .inf"), 12, 16, "not `.inf`");
+    check(&set("temperature: 1e999"), 12, 16, "not `1e999`");
+    check(&set("top_p: 1.5"), 12, 10, "from 0 to 1");
+    check(&set("max_tokens: 0"), 12, 15, "at least 1, not `0`");
+    check(&set("max_tokens: 1_000"), 12, 15, "write 1000");
+    check(&set("max_tokens: 1e3"), 12, 15, "write 1000");
+    check(&set("max_tokens: 0755"), 12, 15, "write 755");
+    check(&set("max_tokens: \"64\""), 12, 15, "remove the quotes");
+    check(&set("max_tokens: ~"), 12, 15, "not `~`");
+    check(&set("max_tokens:"), 12, 13, "not nothing");
+    check(&set("max_tokens: {{ puzzle.len }}"), 12, 16, "put a template in quotes");
+    check(&set("max_tokens: 99999999999999999999"), 12, 15, "whole number");
+    check(&set("top_k: 1.5"), 12, 10, "whole number");
+}
+
+#[test]
+fn names_out_of_a_list_suggest_the_nearest() {
+    check(&with("kind: likeliest", "kind: likelyest"), 7, 9, "did you mean `likeliest`?");
+    check(&with("policy: bfs", "policy: mcts"), 5, 18, "known: bfs, dfs");
+    check(&with("task: sorting", "task: sortin"), 4, 7, "did you mean `sorting`?");
+    check(&with("checker: partial", "checker: half"), 14, 14, "known: partial, whole");
+    check(&with("  - checker: partial", "  - chequer: partial"), 14, 5, "did you mean `checker`?");
+    check(&with("  - checker: partial", "  - checker"), 14, 5, "needs a value");
+    check(&with("  - checker: partial", "  checker: partial"), 14, 3, "`evaluate` is a list");
+    check(&with("  - checker: partial", "  - {checker: partial, logprob: true}"), 14, 24, "one evaluator an item");
+    check(&with("constrain: puzzle", "constrain: {regex: \"[\"}"), 11, 22, "no regular expression");
+    check(&with("constrain: puzzle", "constrain: {choice: []}"), 11, 23, "at least one text");
+    check(&with("version: 1", "version: 2"), 1, 10, "reads version 1");
+    check(&with("name: mine\n", ""), 1, 1, "key `name` is missing");
+    assert!(read(&with("policy: bfs", "policy: {dfs: {}}")).strategy.is_some());
+}
+
+#[test]
+fn prompts_are_checked_against_their_inputs() {
+    check(&with("{{ puzzle.input }}", "\n    {{ puzzle.inptu }}"), 11, 5, "did you mean `puzzle.input`?");
+    check(&with("    Sort {{ puzzle.input }}", "\n\n    {{ puzzle.inptu }}"), 12, 5, "did you mean `puzzle.input`?");
+    check(&with("{{ puzzle.input }}", "{{ puzzle.set1 }}"), 10, 5, "there is no input `puzzle.set1`");
+    check(&with("{{ puzzle.len }}", "{{ puzzle.lne }}"), 5, 30, "did you mean `puzzle.len`?");
+    check(
+        &with("prompt: |\n    Sort {{ puzzle.input }}", "prompt: nowhere.txt"),
+        9,
+        11,
+        "no prompt file `nowhere.txt`",
+    );
+    let any = GOOD.replace("task: sorting\n", "").replace("{{ puzzle.input }}", "{{ puzzle.set1 }}");
+    assert!(read(&any).strategy.is_some(), "without a task the inputs of all tasks are known");
+}
+
+#[test]
+fn faults_in_prompt_files_name_that_file() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("p.txt"), "one\n{{ wrong }}\n").unwrap();
+    std::fs::write(folder.path().join("s.yaml"), with("prompt: |\n    Sort {{ puzzle.input }}", "prompt: p.txt"))
+        .unwrap();
+    let report = check::check(&[folder.path().join("s.yaml")]);
+    assert_eq!((report.errors(), report.exit_code()), (1, 1));
+    let text = report.to_string();
+    assert!(text.contains("p.txt:2:1: there is no input `wrong`"), "{text}");
+    assert!(text.ends_with("1 file, 1 error, 0 warnings"), "{text}");
+    let missing = check::check(&[folder.path().join("none.yaml")]);
+    assert_eq!(missing.exit_code(), 2);
+    assert!(missing.to_string().contains("none.yaml"), "{missing}");
+}
+
+#[test]
+fn what_looks_unintended_is_a_warning() {
+    let warned = |text: &str, line: usize, part: &str| {
+        let parsed = read(text);
+        assert!(parsed.strategy.is_some(), "{}", shown(&parsed.faults));
+        let found = shown(&parsed.faults);
+        assert!(parsed.faults.iter().any(|f| f.span.line == line && f.message.contains(part)), "{found}");
+    };
+    warned(&with("Sort {{ puzzle.input }}", "Sort"), 9, "never shows the puzzle");
+    warned(&with("kind: likeliest", "kind: sample"), 8, "all the same");
+    warned(&with("policy: bfs", "policy: dfs"), 5, "`keep` is used by bfs only");
+    warned(&with("budget: {tokens: 20000, thoughts: 500, seconds: 60}\n", ""), 1, "no `budget`");
+    warned(&with("about: a test\n", ""), 2, "no `about`");
+}
+
+#[test]
+fn shipped_strategies_are_clean_found_by_name_and_fit_their_task() {
+    for entry in library::list() {
+        let parsed = parse(entry.text, entry.name, &Home::BuiltIn);
+        assert_eq!(shown(&parsed.faults), "", "{}/{}", entry.task, entry.name);
+        let strategy = library::load(entry.name, entry.task).unwrap();
+        assert_eq!((strategy.name.as_str(), strategy.task.as_deref()), (entry.name, Some(entry.task)));
+        assert!(entry.text.starts_with("# "), "the first line says what it does");
+        assert_eq!(library::load(&format!("{}/{}", entry.task, entry.name), entry.task).unwrap(), strategy);
+    }
+    for task in task::all() {
+        for name in ["io", "cot", "tot-bfs", "tot-dfs", task.default_strategy()] {
+            library::load(name, task.name()).unwrap();
+        }
+    }
+    let message = library::load("tot-bsf", "sorting").unwrap_err().to_string();
+    assert!(message.contains("did you mean `tot-bfs`?"), "{message}");
+    assert!(
+        library::load("set-intersection/io", "sorting")
+            .unwrap_err()
+            .to_string()
+            .contains("for the task set-intersection")
+    );
+    assert!(library::load("./none.yaml", "sorting").unwrap_err().to_string().contains("none.yaml"));
+}
+
+#[test]
+fn shipped_prompts_render_for_their_puzzles_with_the_fixed_part_first() {
+    for entry in library::list() {
+        let task = task::by_name(entry.task).unwrap();
+        let strategy = library::load(entry.name, entry.task).unwrap();
+        let rendered =
+            |puzzle: &dyn task::Puzzle| prompt::render(&strategy.generate.prompt, &puzzle.inputs(), 16).unwrap();
+        let (first, second) = (task.generate(8, 1).unwrap(), task.generate(8, 2).unwrap());
+        let (a, b) = (rendered(&*first), rendered(&*second));
+        let common = a.bytes().zip(b.bytes()).take_while(|(x, y)| x == y).count();
+        assert!(
+            common * 10 > a.len() * 6,
+            "{}/{}: {common} of {} bytes are fixed\n{a}",
+            entry.task,
+            entry.name,
+            a.len()
+        );
+        for count in
+            [&strategy.search.depth, &strategy.search.keep, &strategy.generate.n, &strategy.generate.max_tokens]
+        {
+            assert!(prompt::count(count, &first.inputs()).unwrap() >= 1);
+        }
+        rendered(&*task.parse(task.example()).unwrap());
+    }
+}
+
+#[test]
+fn the_sorting_prompt_has_one_token_a_digit_and_ends_where_the_answer_begins() {
+    let strategy = library::load("tot-bfs", "sorting").unwrap();
+    let render = |input: &str, examples: usize| {
+        let puzzle = task::by_name("sorting").unwrap().parse(input).unwrap();
+        prompt::render(&strategy.generate.prompt, &puzzle.inputs(), examples).unwrap()
+    };
+    let compact = render("9 4 5 8 0 7 3 0", 16);
+    assert!(
+        compact.starts_with("Sort the list of numbers in ascending order. Keep duplicates.\n\nInput: "),
+        "{compact}"
+    );
+    assert!(compact.ends_with("\nInput: 94580730\nOutput: "), "{compact:?}");
+    assert_eq!(compact.matches("Input: ").count(), 17);
+    let list = render("42 7 -3", 2);
+    assert!(list.ends_with("\nInput: 42, 7, -3\nOutput:"), "{list:?}");
+    assert_eq!(list.matches("\nOutput: ").count(), 2, "{list}");
+    assert_eq!(
+        render("1 2", 0),
+        "Sort the list of numbers in ascending order. Keep duplicates.\n\nInput: 12\nOutput: "
+    );
+}
+
+#[test]
+fn the_starter_is_clean_and_never_overwrites() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("new.yaml");
+    library::new_file(&path).unwrap();
+    let report = check::check(&[&path]);
+    assert_eq!((report.errors(), report.warnings(), report.exit_code()), (0, 0, 0), "{report}");
+    assert!(library::new_file(&path).unwrap_err().to_string().contains("there already"));
+    assert!(library::load(path.to_str().unwrap(), "sorting").is_ok());
+    assert!(
+        library::load(path.to_str().unwrap(), "set-intersection")
+            .unwrap_err()
+            .to_string()
+            .contains("is for the task sorting")
+    );
+}
+
+#[test]
+fn shipped_strategies_validate_against_the_schema_and_broken_ones_do_not() {
+    let schema = schema::schema();
+    let starter = include_str!("../../strategies/starter.yaml");
+    for text in library::list().iter().map(|entry| entry.text).chain([starter, GOOD]) {
+        let faults = validate(&schema, &schema, &json_of(text), "");
+        assert_eq!(faults, [] as [String; 0], "{text}");
+    }
+    for (from, to) in [
+        ("keep: 2", "kep: 2"),
+        ("n: 3", "n: 0"),
+        ("prune_below: 0.1", "prune_below: 2"),
+        ("bfs", "mcts"),
+        ("name: mine\n", ""),
+    ] {
+        assert!(!validate(&schema, &schema, &json_of(&with(from, to)), "").is_empty(), "{to}");
+    }
+}
+
+/// A file as an editor's YAML 1.2 reader sees it.
+fn json_of(text: &str) -> Json {
+    fn convert(node: &yaml::Node) -> Json {
+        match &node.value {
+            yaml::Value::Scalar { text, style: yaml::Style::Plain } => match text.as_str() {
+                "true" => Json::Bool(true),
+                "false" => Json::Bool(false),
+                "" | "~" | "null" => Json::Null,
+                text => text
+                    .parse::<i64>()
+                    .map(Json::from)
+                    .or_else(|_| text.parse::<f64>().map(Json::from))
+                    .unwrap_or(Json::from(text)),
+            },
+            yaml::Value::Scalar { text, .. } => Json::from(text.as_str()),
+            yaml::Value::List(items) => items.iter().map(convert).collect(),
+            yaml::Value::Map(entries) => {
+                Json::Object(entries.iter().map(|e| (e.key.clone(), convert(&e.value))).collect())
+            }
+        }
+    }
+    convert(&yaml::load(text).0.unwrap())
+}
+
+/// A validator for the part of JSON Schema that `schema.rs` uses; an unknown keyword fails the test.
+fn validate(root: &Json, schema: &Json, value: &Json, at: &str) -> Vec<String> {
+    let mut faults = Vec::new();
+    for (keyword, rule) in schema.as_object().unwrap() {
+        let ok = match keyword.as_str() {
+            "$schema" | "title" | "description" | "$defs" => true,
+            "$ref" => {
+                let name = rule.as_str().unwrap().strip_prefix("#/$defs/").unwrap();
+                faults.extend(validate(root, &root["$defs"][name], value, at));
+                true
+            }
+            "type" => {
+                let types: Vec<&str> = rule
+                    .as_array()
+                    .map_or_else(|| vec![rule.as_str().unwrap()], |a| a.iter().map(|t| t.as_str().unwrap()).collect());
+                types.iter().any(|name| match *name {
+                    "object" => value.is_object(),
+                    "array" => value.is_array(),
+                    "string" => value.is_string(),
+                    "boolean" => value.is_boolean(),
+                    "null" => value.is_null(),
+                    "integer" => value.is_i64(),
+                    "number" => value.is_number(),
+                    other => panic!("type {other}"),
+                })
+            }
+            "const" => value == rule,
+            "enum" => rule.as_array().unwrap().contains(value),
+            "minimum" => value.as_f64().is_none_or(|v| v >= rule.as_f64().unwrap()),
+            "maximum" => value.as_f64().is_none_or(|v| v <= rule.as_f64().unwrap()),
+            "minItems" => value.as_array().is_none_or(|v| v.len() as u64 >= rule.as_u64().unwrap()),
+            "minProperties" => value.as_object().is_none_or(|v| v.len() as u64 >= rule.as_u64().unwrap()),
+            "maxProperties" => value.as_object().is_none_or(|v| v.len() as u64 <= rule.as_u64().unwrap()),
+            "pattern" => value.as_str().is_none_or(|v| regex::Regex::new(rule.as_str().unwrap()).unwrap().is_match(v)),
+            "anyOf" => rule.as_array().unwrap().iter().any(|option| validate(root, option, value, at).is_empty()),
+            "required" => rule.as_array().unwrap().iter().all(|name| value.get(name.as_str().unwrap()).is_some()),
+            "items" => {
+                for item in value.as_array().into_iter().flatten() {
+                    faults.extend(validate(root, rule, item, at));
+                }
+                true
+            }
+            "properties" => {
+                for (name, rule) in rule.as_object().unwrap() {
+                    if let Some(value) = value.get(name) {
+                        faults.extend(validate(root, rule, value, &format!("{at}.{name}")));
+                    }
+                }
+                true
+            }
+            "additionalProperties" => value.as_object().into_iter().flatten().all(|(name, value)| {
+                let known = schema["properties"].get(name).is_some();
+                known || (rule.is_object() && validate(root, rule, value, at).is_empty())
+            }),
+            other => panic!("keyword {other}"),
+        };
+        if !ok {
+            faults.push(format!("{at}: {keyword} {rule} refuses {value}"));
+        }
+    }
+    faults
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Cuts, doubles and overwrites parts of a good file.
+    #[test]
+    fn mutated_files_never_panic_and_faults_stay_inside_the_file(
+        edits in prop::collection::vec((0usize..600, 0usize..40, "[-:{}\\[\\]&*!|>'\"%@`#,? \n\tnoa0.{}%\u{e9}\u{feff}]{0,6}"), 1..6)
+    ) {
+        let mut text: Vec<char> = GOOD.chars().collect();
+        for (at, len, insert) in edits {
+            let at = at.min(text.len());
+            let end = (at + len).min(text.len());
+            text.splice(at..end, insert.chars());
+        }
+        let text: String = text.into_iter().collect();
+        let parsed = read(&text);
+        prop_assert!(parsed.strategy.is_some() || !parsed.faults.is_empty());
+        for fault in &parsed.faults {
+            prop_assert!(fault.span.line >= 1 && fault.span.line <= text.lines().count() + 2, "{}", fault);
+            let _ = fault.to_string();
+        }
+    }
+
+    #[test]
+    fn any_text_is_read_without_panic(text in "\\PC{0,200}") {
+        read(&text);
+    }
+
+    #[test]
+    fn any_template_is_rendered_without_panic(text in "[{}%# a-z.'\"*~|\\[\\]0-9\n-]{0,80}") {
+        let source = PromptSource { origin: "t".into(), text };
+        let inputs = serde_json::json!({"puzzle": {"len": 2, "input": "x"}});
+        let _ = prompt::render(&source, &inputs, 4);
+        let _ = prompt::count(&Count::Template(source.text.clone()), &inputs);
+    }
+}

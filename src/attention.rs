@@ -18,6 +18,7 @@
 //!
 //! Sources: DeFT (arXiv 2404.00242) for the partitionings, FastTree (MLSys 2025) for choosing by cost.
 
+pub mod cuda_plan;
 mod plan;
 pub mod reference;
 #[cfg(test)]

@@ -1,3 +1,4 @@
 //! Measurements.
 
+pub mod cuda;
 pub mod decode;

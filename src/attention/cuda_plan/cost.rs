@@ -2,29 +2,8 @@
 //! (docs/attention-h200.md); on another card they keep their proportions, which is all the cuts depend on.
 
 use super::flat::Flat;
-use super::{TILE, Tile};
+use crate::device::cuda::work::{Kernel, Machine, TILE, Tile};
 use std::ops::Range;
-
-/// Which of the two kernels runs the plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kernel {
-    /// `attend.cu`: two CTAs of four warps to a multiprocessor, row tiles of 16.
-    Ampere,
-    /// `attend_hopper.cu`: one CTA of two warpgroups, row tiles of 64.
-    Hopper,
-}
-
-/// The card, and the heads that share a plan.
-#[derive(Debug, Clone, Copy)]
-pub struct Machine {
-    pub kernel: Kernel,
-    /// CTAs that are resident at once.
-    pub resident: u32,
-    pub kv_heads: u32,
-    /// Query heads of a K/V head.
-    pub group: u32,
-    pub head_size: u32,
-}
 
 /// Nanoseconds of one CTA, at head size 128.
 struct Costs {

@@ -1,8 +1,7 @@
 //! Items: the (rows × tiles) area of each method, cut and dealt to the CTAs, and the partials that must be merged.
 
-use super::cost::Machine;
 use super::flat::Flat;
-use super::{CudaPlan, ITEM_ROWS, Item, Moves, Tile};
+use crate::device::cuda::work::{CudaPlan, ITEM_ROWS, Item, Machine, Moves, TILE, Tile};
 use std::ops::Range;
 
 /// Tiles with few rows get an item of their own (warps then share a tile's keys) when there are at least so many.
@@ -124,8 +123,9 @@ impl Draft {
     pub fn flatten(flat: &Flat<'_>, machine: &Machine) -> Self {
         let mut tiles = Vec::new();
         flat.tiles(&flat.runs, 0..flat.rows(), &mut tiles);
-        let chunk = (machine.even_chunk(flat) as usize / super::TILE).max(1);
-        let chunks: Vec<Range<usize>> = (0..tiles.len()).step_by(chunk).map(|t| t..(t + chunk).min(tiles.len())).collect();
+        let chunk = (machine.even_chunk(flat) as usize / TILE).max(1);
+        let chunks: Vec<Range<usize>> =
+            (0..tiles.len()).step_by(chunk).map(|t| t..(t + chunk).min(tiles.len())).collect();
         Self::dealt(machine, tiles, &chunks, flat.rows())
     }
 
@@ -139,7 +139,7 @@ impl Draft {
             let end = (at..flat.runs.len()).find(|&r| flat.runs[r].node != node).unwrap_or(flat.runs.len());
             let first = tiles.len();
             flat.tiles(&flat.runs[at..end], 0..flat.rows(), &mut tiles);
-            let step = chunk.map_or(tiles.len() - first, |c| (c as usize / super::TILE).max(1)).max(1);
+            let step = chunk.map_or(tiles.len() - first, |c| (c as usize / TILE).max(1)).max(1);
             units.extend((first..tiles.len()).step_by(step).map(|t| t..(t + step).min(tiles.len())));
             at = end;
         }
@@ -153,7 +153,8 @@ impl Draft {
         for w in borders.windows(2) {
             let (rows, first) = (w[0]..w[1], tiles.len());
             flat.tiles(&flat.runs, rows.clone(), &mut tiles);
-            let cost: u64 = tiles[first..].iter().map(|t| machine.tile(t, rows.clone(), u32::from(t.some[0]) < rows.start)).sum();
+            let cost: u64 =
+                tiles[first..].iter().map(|t| machine.tile(t, rows.clone(), u32::from(t.some[0]) < rows.start)).sum();
             priced.push((cost + machine.item(), vec![item(machine.group, rows, first, tiles.len() - first)]));
         }
         Self::deal(machine, tiles, priced)
@@ -249,7 +250,13 @@ impl Draft {
             count[(item.row + item.rows) as usize] -= 1;
         }
         let mut sum = 0;
-        count.iter().map(|c| { sum += c; sum as u32 }).collect()
+        count
+            .iter()
+            .map(|c| {
+                sum += c;
+                sum as u32
+            })
+            .collect()
     }
 
     fn partials(&self, rows: u32) -> u64 {
@@ -303,7 +310,11 @@ impl Draft {
             plan.cta_items.push(plan.items.len() as u32);
         }
         plan.moves = Moves {
-            tokens: plan.items.iter().map(|i| filled[i.tile as usize..(i.tile + i.tiles) as usize].iter().sum::<u64>()).sum(),
+            tokens: plan
+                .items
+                .iter()
+                .map(|i| filled[i.tile as usize..(i.tile + i.tiles) as usize].iter().sum::<u64>())
+                .sum(),
             unique: flat.tokens(),
             paths: flat.path_tokens(),
             partials: u64::from(partials),

@@ -1,6 +1,7 @@
 //! The tree flattened depth-first: rows in order, and for every run of tokens the range of rows that see it.
 
-use super::{GROUP, Row, TILE, Tile, Tree};
+use super::{Row, Tree};
+use crate::device::cuda::work::{GROUP, TILE, Tile};
 use std::ops::Range;
 
 /// Tokens of one node that the same rows see.
@@ -190,7 +191,7 @@ impl TileFill<'_> {
         page_room
     }
 
-    fn push(&mut self, slot: u32, len: usize, run: &super::flat::Run) {
+    fn push(&mut self, slot: u32, len: usize, run: &Run) {
         debug_assert_eq!(slot, self.tile.group[self.len / GROUP] + (self.len % GROUP) as u32);
         self.tile.rows[self.len..self.len + len].fill(run.row | run.row_end << 16);
         let (first, end) = (run.row as u16, run.row_end as u16);

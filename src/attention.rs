@@ -20,6 +20,7 @@
 
 pub mod contender;
 pub mod io;
+pub mod cuda_plan;
 mod plan;
 pub mod reference;
 pub mod sample;

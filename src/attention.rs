@@ -19,8 +19,8 @@
 //! Sources: DeFT (arXiv 2404.00242) for the partitionings, FastTree (MLSys 2025) for choosing by cost.
 
 pub mod contender;
-pub mod io;
 pub mod cuda_plan;
+pub mod io;
 mod plan;
 pub mod reference;
 pub mod sample;

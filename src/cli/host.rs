@@ -11,7 +11,8 @@ use crate::search::run::{RunHandle, RunSpec, start};
 use crate::strategy::library;
 use crate::task::{self, Puzzle};
 use crate::tui::{
-    self, Choice, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source, StrategyItem, TaskItem, ThemeName,
+    self, Choice, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source, StrategyItem, TaskItem,
+    ThemeName,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,7 +53,12 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
 /// Opens the screen, and prints the answer once it is closed.
 fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &SolveArgs) -> Result<u8> {
     let runtime = runtime()?;
-    let host = Arc::new(Program { common: common.clone(), args: args.clone(), runtime: runtime.handle().clone(), lm: Mutex::new(None) });
+    let host = Arc::new(Program {
+        common: common.clone(),
+        args: args.clone(),
+        runtime: runtime.handle().clone(),
+        lm: Mutex::new(None),
+    });
     let left = tui::run(host, initial, options(screen))?;
     finish(common, &left)
 }
@@ -160,10 +166,15 @@ impl Host for Program {
         if let Some(named) = &self.args.strategy
             && !items.iter().any(|i| i.name == *named)
         {
-            items.insert(0, match library::load(named, task) {
-                Ok(s) => StrategyItem { name: named.clone(), about: s.about.clone(), error: None },
-                Err(e) => StrategyItem { name: named.clone(), about: String::new(), error: Some(e.message().to_string()) },
-            });
+            items.insert(
+                0,
+                match library::load(named, task) {
+                    Ok(s) => StrategyItem { name: named.clone(), about: s.about.clone(), error: None },
+                    Err(e) => {
+                        StrategyItem { name: named.clone(), about: String::new(), error: Some(e.message().to_string()) }
+                    }
+                },
+            );
         }
         items
     }
@@ -173,7 +184,10 @@ impl Host for Program {
     }
 
     fn last_runs(&self) -> Vec<RunItem> {
-        record::newest(LISTED_RUNS).into_iter().map(|h| RunItem { id: h.id, about: format!("{} {} {}", h.started, h.strategy, h.title) }).collect()
+        record::newest(LISTED_RUNS)
+            .into_iter()
+            .map(|h| RunItem { id: h.id, about: format!("{} {} {}", h.started, h.strategy, h.title) })
+            .collect()
     }
 
     fn preview(&self, choice: &Choice) -> Result<String> {

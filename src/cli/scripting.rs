@@ -51,7 +51,9 @@ pub fn task(common: &Common, command: &TaskCommand) -> Result<u8> {
         TaskCommand::List => {
             for task in task::all() {
                 if common.json {
-                    out::json(&json!({"name": task.name(), "about": task.about(), "strategy": task.default_strategy()}))?;
+                    out::json(
+                        &json!({"name": task.name(), "about": task.about(), "strategy": task.default_strategy()}),
+                    )?;
                 } else {
                     out::line(&format!("{:<17} {}", task.name(), task.about()))?;
                 }

@@ -59,7 +59,15 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     let record = recorder(common, args, Header::new(&*puzzle, &strategy, &*lm, common.seed, &command_line()))?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
-    let spec = RunSpec { puzzle: puzzle.clone(), strategy: strategy.clone(), lm, seed: common.seed, paused: false, limits, record };
+    let spec = RunSpec {
+        puzzle: puzzle.clone(),
+        strategy: strategy.clone(),
+        lm,
+        seed: common.seed,
+        paused: false,
+        limits,
+        record,
+    };
     let (outcome, signal) = runtime.block_on(drive(spec, common))?;
     if common.json {
         let row = Row::new(&*puzzle, &strategy, &outcome, Traffic::default());
@@ -145,7 +153,13 @@ impl Told {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Self { bar, lines: !common.quiet && !terminal, verbose: common.verbose > 0 && !common.quiet, last: Instant::now(), tree: ThoughtTree::default() }
+        Self {
+            bar,
+            lines: !common.quiet && !terminal,
+            verbose: common.verbose > 0 && !common.quiet,
+            last: Instant::now(),
+            tree: ThoughtTree::default(),
+        }
     }
 
     fn say(&self, text: &str) {
@@ -160,7 +174,9 @@ impl Told {
             drop(self.tree.apply(event));
         }
         match event {
-            Event::Note { text } if self.bar.is_some() || self.lines => self.say(&format!("note: {}", sanitize_line(text))),
+            Event::Note { text } if self.bar.is_some() || self.lines => {
+                self.say(&format!("note: {}", sanitize_line(text)))
+            }
             Event::Status { node, status: status @ (Status::Pruned | Status::Answer), why } if self.verbose => {
                 let text = sanitize_line(&self.tree.path_text(*node));
                 let why = why.as_deref().map(sanitize_line).unwrap_or_default();

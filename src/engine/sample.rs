@@ -60,20 +60,12 @@ impl Sampler {
 
     /// This sampler's penalty with the argmax instead of a draw.
     pub fn cold(&self) -> Self {
-        Self {
-            settings: Sampling { repetition_penalty: self.settings.repetition_penalty, ..Sampling::default() },
-        }
+        Self { settings: Sampling { repetition_penalty: self.settings.repetition_penalty, ..Sampling::default() } }
     }
 
     /// Draws a token from `logits` (`[vocab]`) among `allowed` (ascending; `None`: all). `text` is what was generated
     /// so far: the penalty is for its tokens, not for the prompt's.
-    pub fn pick(
-        &self,
-        logits: &[f32],
-        allowed: Option<&[u32]>,
-        text: &[u32],
-        rng: &mut impl Rng,
-    ) -> Result<Pick> {
+    pub fn pick(&self, logits: &[f32], allowed: Option<&[u32]>, text: &[u32], rng: &mut impl Rng) -> Result<Pick> {
         let total = log_sum_exp(logits)?;
         let token = if self.settings.temperature < COLD {
             self.argmax(logits, allowed, text)?
@@ -352,16 +344,21 @@ mod tests {
         let mut all = all.kept(&logits, None, &[]).unwrap();
         all.sort_by(better);
         let mut sum = 0.0;
-        let needed = all.iter().take_while(|k| { let before = sum; sum += k.1; before < 0.9 - NUCLEUS_SLACK }).count();
+        let needed = all
+            .iter()
+            .take_while(|k| {
+                let before = sum;
+                sum += k.1;
+                before < 0.9 - NUCLEUS_SLACK
+            })
+            .count();
         assert_eq!(kept.len(), needed);
     }
 
     #[test]
     fn a_mask_renormalises_its_own_log_probability_only() {
         let logits = [0.0f32, 1.0, 2.0, f32::NEG_INFINITY];
-        let pick = |allowed: &[u32]| {
-            Sampler::greedy().pick(&logits, Some(allowed), &[], &mut stream(0, "test", &[]))
-        };
+        let pick = |allowed: &[u32]| Sampler::greedy().pick(&logits, Some(allowed), &[], &mut stream(0, "test", &[]));
         let one = pick(&[0]).unwrap();
         assert_eq!(one.masked_logprob, 0.0);
         assert!((f64::from(one.logprob) + (1.0 + 1f64.exp() + 2f64.exp()).ln()).abs() < 1e-6);

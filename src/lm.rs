@@ -5,6 +5,7 @@
 //! and dropping the channel cancels the request.
 
 pub mod engine;
+pub mod pattern;
 pub mod random;
 pub mod scripted;
 

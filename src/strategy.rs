@@ -5,6 +5,8 @@
 //! files, and `strategy/schema.rs` describes the format to editors.
 
 pub mod check;
+mod compose;
+pub mod expression;
 pub mod fault;
 mod keys;
 pub mod library;
@@ -18,7 +20,8 @@ mod source;
 mod tests;
 mod yaml;
 
-pub use library::load;
+pub use expression::{Expression, Scope, Values};
+pub use library::{LoadOptions, load, load_with};
 
 use std::collections::BTreeMap;
 
@@ -34,11 +37,66 @@ pub struct Strategy {
     pub generate: Generate,
     /// Scores multiply; none at all: every thought scores 1.
     pub evaluate: Vec<Evaluator>,
+    /// What the score is made of its parts; `None`: their product.
+    pub score: Option<Expression>,
+    /// What differs at the first levels, from level 1 on.
+    pub levels: Vec<Level>,
+    /// Values of its own, `vars.NAME` in templates.
+    pub vars: BTreeMap<String, String>,
     pub budget: Budget,
     /// The YAML text as read, for the record.
     pub text: String,
+    /// Other files that it is made of (`extends`, `include`), for the record.
+    pub parts: Vec<PromptSource>,
     /// Where it came from, for messages: a path, or `built-in NAME`.
     pub origin: String,
+}
+
+impl Strategy {
+    /// How thoughts of a level are made; level 1 is the first below the root.
+    pub fn generate_at(&self, level: usize) -> &Generate {
+        let own = level.checked_sub(1).and_then(|at| self.levels.get(at)?.generate.as_ref());
+        own.unwrap_or(&self.generate)
+    }
+
+    /// Every prompt: those that make thoughts, then those that judge them.
+    pub fn prompts(&self) -> impl Iterator<Item = &PromptSource> {
+        let judges = self.evaluate.iter().filter_map(|evaluator| match evaluator {
+            Evaluator::Value { prompt, .. } | Evaluator::Vote { prompt, .. } => Some(prompt),
+            Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => None,
+        });
+        self.generators().map(|generate| &generate.prompt).chain(judges)
+    }
+
+    /// A puzzle's template inputs with the strategy's own values added.
+    pub fn inputs(&self, mut puzzle: serde_json::Value) -> serde_json::Value {
+        if let serde_json::Value::Object(map) = &mut puzzle
+            && !self.vars.is_empty()
+        {
+            let vars = self.vars.iter().map(|(name, text)| (name.clone(), var_value(text)));
+            map.insert("vars".into(), serde_json::Value::Object(vars.collect()));
+        }
+        puzzle
+    }
+
+    /// Every way thoughts are made in some level.
+    pub fn generators(&self) -> impl Iterator<Item = &Generate> {
+        std::iter::once(&self.generate).chain(self.levels.iter().filter_map(|level| level.generate.as_ref()))
+    }
+}
+
+/// A value as templates see it: a number where it reads as one.
+fn var_value(text: &str) -> serde_json::Value {
+    let number = text.parse::<i64>().map(serde_json::Value::from);
+    let number = number.or_else(|_| text.parse::<f64>().map(serde_json::Value::from));
+    number.ok().filter(|value| value.is_number()).unwrap_or_else(|| serde_json::Value::from(text))
+}
+
+/// A level's own settings; what it does not name is as everywhere.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Level {
+    pub generate: Option<Generate>,
+    pub keep: Option<Count>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -52,6 +110,12 @@ pub struct Search {
     pub prune_below: f64,
     /// Depth-first: how many children of one thought are followed before it is given up; `None`: all.
     pub children: Option<Count>,
+    /// A thought for which this holds is pruned.
+    pub prune: Option<Expression>,
+    /// A thought for which this holds is the answer.
+    pub accept: Option<Expression>,
+    /// Once this holds, the search ends.
+    pub stop: Option<Expression>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -60,6 +124,39 @@ pub enum Policy {
     Bfs,
     /// Best child first, backtracking where a thought scores below `prune_below`.
     Dfs,
+    /// As breadth-first, with paths ranked as a whole: `likelihood` is the weight of the log-probability, 0 to 1.
+    Beam { likelihood: f64 },
+    /// The thoughts with the highest priority, wherever they stand; `width` at a time.
+    BestFirst { priority: Expression, width: usize },
+    /// Monte-Carlo tree search.
+    Mcts(Mcts),
+    /// n whole answers, the best one is chosen.
+    BestOfN,
+    /// n whole answers, the one most agree on is chosen.
+    SelfConsistency,
+}
+
+impl Policy {
+    /// Whether it chooses one of several whole answers by itself, without the puzzle's check.
+    pub fn chooses(&self) -> bool {
+        matches!(self, Self::BestOfN | Self::SelfConsistency)
+    }
+
+    /// Whether `keep` counts.
+    pub fn keeps(&self) -> bool {
+        matches!(self, Self::Bfs | Self::Beam { .. })
+    }
+}
+
+/// Settings of Monte-Carlo tree search.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Mcts {
+    /// Weight of curiosity in UCT.
+    pub c: f64,
+    /// The search ends after this many.
+    pub simulations: usize,
+    /// Whether a simulation goes down to the end of an answer; else a new thought's own score is its value.
+    pub rollout: bool,
 }
 
 /// A number, or a template over the puzzle's inputs (`"{{ puzzle.len }}"`).
@@ -139,6 +236,26 @@ pub enum Evaluator {
     Vote { prompt: PromptSource, format: Option<crate::lm::Format>, n: usize, max_tokens: usize, temperature: f32 },
     /// The probability of the thought's text: exp(mean log-probability of its tokens).
     Logprob,
+    /// A program that reads a thought as JSON and writes a score.
+    Command {
+        /// The program and its arguments.
+        run: Vec<String>,
+        /// Given up after this long.
+        seconds: f64,
+    },
+}
+
+impl Evaluator {
+    /// What it is called in a score's parts and in `score`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Checker { .. } => "checker",
+            Self::Value { .. } => "value",
+            Self::Vote { .. } => "vote",
+            Self::Logprob => "logprob",
+            Self::Command { .. } => "command",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -7,6 +7,7 @@
 //! | `generate.rs` | expands thoughts: proposals from the model, a list, or chance |
 //! | `grow.rs` | a proposal becomes a thought, or is dropped; terminal states are checked |
 //! | `score.rs` | carries out the evaluators |
+//! | `command.rs` | runs the programs that score thoughts |
 //! | `steer.rs` | the user's commands and their undoing |
 //! | `flight.rs` | requests that run at the same time |
 //! | `budget.rs` | counts, limits and the clock |
@@ -16,6 +17,7 @@
 //! and sends it, so a tree rebuilt from the record is the controller's.
 
 mod budget;
+mod command;
 mod finish;
 mod flight;
 mod generate;
@@ -32,12 +34,12 @@ use super::record::Recorder;
 use super::run::RunSpec;
 use super::tree::{NodeId, Status, ThoughtTree};
 use crate::base::{Error, Result, rng};
+use crate::lm::pattern::Pattern;
 use crate::lm::{Finish, Hold, Lm, Scores};
-use crate::strategy::{Constrain, Strategy};
+use crate::strategy::{Constrain, Generate, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
 use flight::{Ask, Flight, Landed, Lost};
-use regex::Regex;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -57,8 +59,8 @@ pub struct Controller {
     /// The puzzle's part of every random stream.
     puzzle_part: u64,
     plan: Plan,
-    /// What a whole proposal must match, if the strategy says so.
-    pattern: Option<Regex>,
+    /// Patterns that proposals must match, by their text.
+    patterns: HashMap<String, Arc<Pattern>>,
     tree: ThoughtTree,
     ledger: Ledger,
     /// Who was first in a state of the puzzle.
@@ -78,6 +80,8 @@ pub struct Controller {
     paused: bool,
     /// Policy steps left before the run pauses again.
     steps: usize,
+    /// The thought that the strategy chose as its answer.
+    chosen: Option<NodeId>,
     /// Why the run ends after this step. What runs is still waited for, so that its cost is counted.
     ending: Option<Reason>,
     /// Whether what runs is called off instead.
@@ -113,22 +117,32 @@ impl Controller {
             )));
         }
         let search = &strategy.search;
-        let count = |count, what: &str| prompt::count(count, &puzzle.inputs(), &strategy.origin, what);
+        let inputs = strategy.inputs(puzzle.inputs());
+        let count = |count, what: &str| prompt::count(count, &inputs, &strategy.origin, what);
         let plan = Plan {
             policy: search.policy.clone(),
             depth: count(&search.depth, "search.depth")?,
             keep: count(&search.keep, "search.keep")?,
             prune_below: search.prune_below,
             children: search.children.as_ref().map(|c| count(c, "search.children")).transpose()?,
+            keep_by_level: strategy
+                .levels
+                .iter()
+                .map(|level| level.keep.as_ref().map(|c| count(c, "levels.keep")).transpose())
+                .collect::<Result<_>>()?,
+            prune: search.prune.clone(),
+            accept: search.accept.clone(),
+            stop: search.stop.clone(),
         };
-        count(&strategy.generate.n, "generate.n")?;
-        count(&strategy.generate.max_tokens, "generate.max_tokens")?;
-        let pattern = match &strategy.generate.constrain {
-            Constrain::Regex(text) => Some(Regex::new(&format!("^(?:{text})$")).map_err(|e| {
-                Error::input(format!("{}: generate.constrain.regex is no pattern: {e}", strategy.origin))
-            })?),
-            _ => None,
-        };
+        let mut patterns = HashMap::new();
+        for generate in strategy.generators() {
+            count(&generate.n, "generate.n")?;
+            count(&generate.max_tokens, "generate.max_tokens")?;
+            if let Constrain::Regex(text) = &generate.constrain {
+                let pattern = Pattern::new(text).map_err(|e| Error::input(format!("{}: {e}", strategy.origin)))?;
+                patterns.insert(text.clone(), Arc::new(pattern));
+            }
+        }
         let own = strategy.budget;
         let limits = Limits {
             tokens: limits.tokens.or(own.tokens),
@@ -144,7 +158,7 @@ impl Controller {
             lm,
             seed,
             plan,
-            pattern,
+            patterns,
             tree: ThoughtTree::default(),
             ledger: Ledger::new(limits, paused),
             states: HashMap::new(),
@@ -157,6 +171,7 @@ impl Controller {
             undo: Vec::new(),
             paused,
             steps: 0,
+            chosen: None,
             ending: None,
             hurry: false,
             requests: 0,
@@ -238,12 +253,23 @@ impl Controller {
                 }
             }
             Step::Evaluate(nodes) => self.evaluate(&nodes).await,
+            Step::Visit(visits) => {
+                for (node, value) in visits {
+                    self.emit(Event::Visited { node, value });
+                }
+            }
+            Step::Choose { node, why } => return Some(self.choose(node, why)),
             Step::Expand(nodes) => match self.ledger.used_up() {
                 Some(reason) => return Some(reason),
                 None => self.expand(&nodes).await,
             },
         }
         self.ending.take()
+    }
+
+    /// How a thought is made, or was: by its level.
+    fn generate_of(&self, level: usize) -> &Generate {
+        self.strategy.generate_at(level)
     }
 
     /// Applies, records and sends an event.

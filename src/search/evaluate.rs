@@ -4,12 +4,14 @@
 //! what it is, and is counted; it never takes a middling default.
 
 pub mod checker;
+pub mod command;
 pub mod logprob;
 pub mod reply;
 pub mod value;
 pub mod vote;
 
 use super::event::ScorePart;
+use crate::strategy::{Expression, Values};
 
 /// One evaluator's finding about one thought.
 #[derive(Debug, Clone, PartialEq)]
@@ -43,6 +45,20 @@ pub fn combine(parts: &[Part]) -> f64 {
     if product.is_nan() { 0.0 } else { product.clamp(0.0, 1.0) }
 }
 
+/// The score that a strategy's own expression makes of the parts. Puzzle and constraint have the last word: what they alone
+/// judge (a whole answer, a text that was cut) is not weighed.
+///
+/// # Errors
+/// The expression fails, or an evaluator it names gave nothing.
+pub fn weigh(expression: &Expression, parts: &[Part]) -> Result<f64, String> {
+    let named: Values = parts.iter().filter_map(|part| Some((part.evaluator, part.value?))).collect();
+    match expression.numbers(&[named])?.first() {
+        Some(Some(score)) if !score.is_nan() => Ok(score.clamp(0.0, 1.0)),
+        Some(Some(_)) => Err(format!("`{}` gives no number", expression.text())),
+        _ => Err(format!("`{}` needs an evaluator that gave no value", expression.text())),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -54,5 +70,17 @@ mod tests {
         assert_eq!(combine(&[of(0.5), of(0.5)]), 0.25);
         assert_eq!(combine(&[of(0.5), Part::missing("vote", String::new(), 1)]), 0.0);
         assert_eq!(combine(&[of(f64::NAN)]), 0.0);
+    }
+
+    #[test]
+    fn an_expression_may_weigh_the_parts() {
+        let score = |text: &str, parts: &[Part]| {
+            weigh(&Expression::new(text, crate::strategy::Scope::Parts).unwrap(), parts)
+        };
+        let parts = [Part::of("checker", 1.0, ""), Part::of("value", 0.5, "")];
+        assert_eq!(score("0.5 * checker + 0.5 * value", &parts), Ok(0.75));
+        assert_eq!(score("checker + value", &parts), Ok(1.0), "clamped");
+        assert!(score("vote", &parts).unwrap_err().contains("gave no value"));
+        assert!(score("checker > 0.5", &parts).is_err());
     }
 }

@@ -51,6 +51,9 @@ pub enum Event {
         parent: NodeId,
         text: String,
         why: String,
+        /// The thought whose state it repeats.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        same_as: Option<NodeId>,
     },
     /// A thought receives a node.
     Grown {
@@ -73,6 +76,11 @@ pub enum Event {
         node: NodeId,
         score: f64,
         parts: Vec<ScorePart>,
+    },
+    /// A simulation ended at a thought with this value, which is backed up to all thoughts above it.
+    Visited {
+        node: NodeId,
+        value: f64,
     },
     Status {
         node: NodeId,
@@ -161,6 +169,10 @@ pub enum Reason {
     Depth {
         depth: usize,
     },
+    /// The strategy's own end: a rule held, its simulations are done, or its choice is not right.
+    Stopped {
+        why: String,
+    },
     Tokens {
         limit: u64,
     },
@@ -185,7 +197,7 @@ impl Reason {
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Solved => 0,
-            Self::Exhausted | Self::AllPruned { .. } | Self::Depth { .. } => 1,
+            Self::Exhausted | Self::AllPruned { .. } | Self::Depth { .. } | Self::Stopped { .. } => 1,
             Self::Tokens { .. } | Self::Thoughts { .. } | Self::Seconds { .. } | Self::Memory { .. } => 3,
             Self::Failed { .. } => 4,
             Self::Quit => 130,
@@ -200,6 +212,7 @@ impl std::fmt::Display for Reason {
             Self::Exhausted => f.write_str("exhausted: nothing left to expand"),
             Self::AllPruned { depth } => write!(f, "all thoughts pruned at depth {depth}"),
             Self::Depth { depth } => write!(f, "depth {depth} reached without a right answer"),
+            Self::Stopped { why } => write!(f, "stopped: {why}"),
             Self::Tokens { limit } => write!(f, "limit of {limit} tokens reached"),
             Self::Thoughts { limit } => write!(f, "limit of {limit} thoughts reached"),
             Self::Seconds { limit } => write!(f, "limit of {limit} seconds reached"),

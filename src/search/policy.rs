@@ -6,12 +6,18 @@
 //!
 //! A further policy is one file beside `bfs.rs` and one arm in [`next`].
 
+pub mod beam;
+pub mod best_first;
+pub mod best_of_n;
 pub mod bfs;
 pub mod dfs;
+pub mod mcts;
+pub mod self_consistency;
+pub mod values;
 
 use super::event::Reason;
 use super::tree::{Node, NodeId, Status, ThoughtTree};
-use crate::strategy::Policy;
+use crate::strategy::{Expression, Policy};
 use std::cmp::Ordering;
 
 /// A strategy's search settings with every count worked out for one puzzle.
@@ -26,6 +32,22 @@ pub struct Plan {
     pub prune_below: f64,
     /// Depth-first: how many children of a thought are followed; `None`: all.
     pub children: Option<usize>,
+    /// What takes the place of `keep`, by level from 1.
+    pub keep_by_level: Vec<Option<usize>>,
+    /// A thought for which this holds is pruned.
+    pub prune: Option<Expression>,
+    /// A thought for which this holds is the answer.
+    pub accept: Option<Expression>,
+    /// Once this holds, the search ends.
+    pub stop: Option<Expression>,
+}
+
+impl Plan {
+    /// How many thoughts of a level live on; at least 1.
+    pub fn keep_at(&self, depth: usize) -> usize {
+        let own = depth.checked_sub(1).and_then(|at| self.keep_by_level.get(at).copied().flatten());
+        own.unwrap_or(self.keep).max(1)
+    }
 }
 
 /// What to do next.
@@ -37,17 +59,41 @@ pub enum Step {
     Prune(Vec<(NodeId, String)>),
     /// Ask for proposals below these thoughts, all at once.
     Expand(Vec<NodeId>),
+    /// Back up what simulations gave, each from its thought to the root.
+    Visit(Vec<(NodeId, f64)>),
+    /// End with this thought as the answer; the puzzle has the last word on it.
+    Choose { node: NodeId, why: String },
     End(Reason),
 }
 
-/// The next step. Thoughts without a score are scored first and those below the threshold pruned, whatever the policy.
+/// The next step. Whatever the policy: thoughts without a score are scored first, then the strategy's rules are held
+/// against the tree (stop, prune, accept).
 pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
     if let Some(step) = settle(tree, plan) {
         return step;
     }
-    match plan.policy {
+    match rules(tree, plan) {
+        Ok(None) => {}
+        Ok(Some(step)) => return step,
+        Err(message) => return Step::End(Reason::Failed { message }),
+    }
+    match &plan.policy {
         Policy::Bfs => bfs::next(tree, plan),
         Policy::Dfs => dfs::next(tree, plan),
+        Policy::Beam { likelihood } => beam::next(tree, plan, *likelihood),
+        Policy::BestFirst { priority, width } => best_first::next(tree, plan, priority, *width),
+        Policy::Mcts(settings) => mcts::next(tree, plan, settings),
+        Policy::BestOfN => best_of_n::next(tree, plan),
+        Policy::SelfConsistency => self_consistency::next(tree, plan),
+    }
+}
+
+/// What a policy that chooses its own answer would choose now.
+pub fn choice(tree: &ThoughtTree, policy: &Policy) -> Option<NodeId> {
+    match policy {
+        Policy::BestOfN => best_of_n::choice(tree),
+        Policy::SelfConsistency => self_consistency::choice(tree),
+        _ => None,
     }
 }
 
@@ -90,6 +136,40 @@ fn settle(tree: &ThoughtTree, plan: &Plan) -> Option<Step> {
     (!low.is_empty()).then_some(Step::Prune(low))
 }
 
+/// The strategy's own rules, in the order stop, prune, accept. A thought for which a rule has no result is left alone.
+fn rules(tree: &ThoughtTree, plan: &Plan) -> Result<Option<Step>, String> {
+    if plan.stop.is_none() && plan.prune.is_none() && plan.accept.is_none() {
+        return Ok(None);
+    }
+    let run = values::run(tree);
+    if let Some(stop) = &plan.stop
+        && stop.truths(std::slice::from_ref(&run))? == [Some(true)]
+    {
+        return Ok(Some(Step::End(Reason::Stopped { why: format!("`{}` holds", stop.text()) })));
+    }
+    let hold = |rule: &Expression, among: &dyn Fn(&Node) -> bool| -> Result<Vec<NodeId>, String> {
+        let nodes: Vec<NodeId> =
+            tree.iter().filter(|(id, n)| *id != NodeId::ROOT && among(n)).map(|(id, _)| id).collect();
+        let rows: Vec<_> = nodes.iter().map(|&id| values::thought(tree, id, &run)).collect();
+        let truths = rule.truths(&rows)?;
+        Ok(nodes.into_iter().zip(truths).filter(|(_, holds)| *holds == Some(true)).map(|(id, _)| id).collect())
+    };
+    if let Some(prune) = &plan.prune {
+        let low = hold(prune, &|n| n.status == Status::Open && n.expansions == 0)?;
+        if !low.is_empty() {
+            let why = format!("`{}` holds", prune.text());
+            return Ok(Some(Step::Prune(low.into_iter().map(|id| (id, why.clone())).collect())));
+        }
+    }
+    if let Some(accept) = &plan.accept {
+        let good = hold(accept, &|n| live(n) || n.status == Status::Closed)?;
+        if let Some(node) = good.into_iter().min_by(|&a, &b| rank(tree, a, b)) {
+            return Ok(Some(Step::Choose { node, why: format!("`{}` holds", accept.text()) }));
+        }
+    }
+    Ok(None)
+}
+
 /// Why a search with nothing left to expand ends.
 fn end(tree: &ThoughtTree, plan: &Plan) -> Step {
     let deepest = tree.iter().map(|(_, n)| n.depth).max().unwrap_or(0);
@@ -110,7 +190,17 @@ pub(crate) mod tests {
     use crate::search::event::{Author, Event};
 
     pub(crate) fn plan(policy: Policy) -> Plan {
-        Plan { policy, depth: 3, keep: 2, prune_below: 0.0, children: None }
+        Plan {
+            policy,
+            depth: 3,
+            keep: 2,
+            prune_below: 0.0,
+            children: None,
+            keep_by_level: Vec::new(),
+            prune: None,
+            accept: None,
+            stop: None,
+        }
     }
 
     /// Grows a tree from `(parent, score, logprob)` lines; a score of -1 leaves the thought unscored.
@@ -185,6 +275,34 @@ pub(crate) mod tests {
         let mut order = ids(&[1, 2, 3, 4]);
         order.sort_by(|&a, &b| rank(&tree, a, b));
         assert_eq!(order, ids(&[4, 2, 3, 1]));
+    }
+
+    #[test]
+    fn the_strategys_rules_stop_prune_and_accept() {
+        use crate::strategy::Scope;
+        let rule = |text: &str, scope| Some(Expression::new(text, scope).unwrap());
+        let mut grown = tree(&[(0, 0.9, 0.0), (0, 0.4, 0.0)]);
+        expanded(&mut grown, &[0]);
+        let with = |change: fn(&mut Plan, Option<Expression>), text: &str, scope| {
+            let mut plan = plan(Policy::Bfs);
+            change(&mut plan, rule(text, scope));
+            next(&grown, &plan)
+        };
+        let pruned = with(|p, e| p.prune = e, "score < 0.5 * best", Scope::Thought);
+        assert_eq!(pruned, Step::Prune(vec![(NodeId(2), "`score < 0.5 * best` holds".into())]));
+        let accepted = with(|p, e| p.accept = e, "score >= 0.9", Scope::Thought);
+        assert_eq!(accepted, Step::Choose { node: NodeId(1), why: "`score >= 0.9` holds".into() });
+        let stopped = with(|p, e| p.stop = e, "thoughts >= 2", Scope::Run);
+        assert_eq!(stopped, Step::End(Reason::Stopped { why: "`thoughts >= 2` holds".into() }));
+        assert_eq!(with(|p, e| p.prune = e, "errors > 0", Scope::Thought), Step::Expand(ids(&[1, 2])));
+        assert!(matches!(with(|p, e| p.stop = e, "thoughts", Scope::Run), Step::End(Reason::Failed { .. })));
+    }
+
+    #[test]
+    fn levels_may_keep_numbers_of_their_own() {
+        let mut plan = plan(Policy::Bfs);
+        plan.keep_by_level = vec![Some(5), None, Some(0)];
+        assert_eq!([0, 1, 2, 3, 4].map(|depth| plan.keep_at(depth)), [2, 5, 2, 1, 2]);
     }
 
     #[test]

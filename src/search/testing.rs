@@ -131,6 +131,9 @@ pub fn strategy(policy: Policy) -> Strategy {
             keep: Count::Number(2),
             prune_below: 0.0,
             children: None,
+            prune: None,
+            accept: None,
+            stop: None,
         },
         generate: Generate {
             kind: GenerateKind::Sample,
@@ -144,8 +147,12 @@ pub fn strategy(policy: Policy) -> Strategy {
             thought: Thought::Step,
         },
         evaluate: Vec::new(),
+        score: None,
+        levels: Vec::new(),
+        vars: BTreeMap::new(),
         budget: Budget::default(),
         text: "name: test\n".into(),
+        parts: Vec::new(),
         origin: "built-in test".into(),
     }
 }

@@ -56,12 +56,27 @@ pub struct Node {
     pub usage: Usage,
     /// How often it was asked for proposals.
     pub expansions: u32,
+    /// How often its state was proposed again and merged into it.
+    pub repeats: u32,
+    /// Simulations that went through it.
+    pub visits: u64,
+    /// The sum of what they backed up.
+    pub backed_up: f64,
+}
+
+impl Node {
+    /// The mean of what was backed up through it.
+    pub fn value(&self) -> Option<f64> {
+        (self.visits > 0).then(|| self.backed_up / self.visits as f64)
+    }
 }
 
 /// Nodes by number; a parent always comes before its children.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThoughtTree {
     nodes: Vec<Node>,
+    /// What all replies cost so far.
+    spent: Usage,
 }
 
 impl Default for ThoughtTree {
@@ -80,8 +95,11 @@ impl Default for ThoughtTree {
             token_logprobs: Vec::new(),
             usage: Usage::default(),
             expansions: 0,
+            repeats: 0,
+            visits: 0,
+            backed_up: 0.0,
         };
-        Self { nodes: vec![root] }
+        Self { nodes: vec![root], spent: Usage::default() }
     }
 }
 
@@ -110,6 +128,9 @@ impl ThoughtTree {
                     token_logprobs: token_logprobs.clone(),
                     usage: *usage,
                     expansions: 0,
+                    repeats: 0,
+                    visits: 0,
+                    backed_up: 0.0,
                 });
                 self.nodes[parent.index()].children.push(*node);
             }
@@ -118,6 +139,18 @@ impl ThoughtTree {
                 let node = self.get_mut(*node)?;
                 node.score = Some(*score);
                 node.parts = parts.clone();
+            }
+            Event::Dropped { same_as: Some(node), .. } => self.get_mut(*node)?.repeats += 1,
+            Event::Replied { usage, .. } => self.spent += *usage,
+            Event::Visited { node, value } => {
+                self.get_mut(*node)?;
+                let mut at = Some(*node);
+                while let Some(id) = at {
+                    let node = self.get_mut(id)?;
+                    node.visits += 1;
+                    node.backed_up += value;
+                    at = node.parent;
+                }
             }
             Event::Status { node, status, why } => {
                 let node = self.get_mut(*node)?;
@@ -137,6 +170,11 @@ impl ThoughtTree {
             _ => {}
         }
         Ok(())
+    }
+
+    /// What the replies of all requests cost so far.
+    pub fn spent(&self) -> Usage {
+        self.spent
     }
 
     pub fn len(&self) -> usize {

@@ -6,11 +6,13 @@ use std::fmt;
 use unicode_width::UnicodeWidthStr;
 
 /// A run of characters on one line; line and column count from 1, in characters.
+/// `file` counts the files that a strategy is made of; its own is 0.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
     pub line: usize,
     pub column: usize,
     pub len: usize,
+    pub file: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -87,7 +89,7 @@ mod tests {
     use super::*;
 
     fn shown(text: &str, line: usize, column: usize, len: usize) -> String {
-        Fault::new(Severity::Error, "f.yaml", text, Span { line, column, len }, "bad").to_string()
+        Fault::new(Severity::Error, "f.yaml", text, Span { line, column, len, file: 0 }, "bad").to_string()
     }
 
     #[test]

@@ -3,10 +3,10 @@
 //! A strategy is found by its name and the task it is for; `sorting/tot-bfs` says both. What is embedded is read by the same
 //! parser as a user's file, so each one is a text to start from.
 
-use super::Strategy;
 use super::fault::to_result;
-use super::parse::{self, parse};
+use super::parse::{self, parse_with};
 use super::source::Home;
+use super::{Evaluator, Strategy};
 use crate::base::nearest::hint;
 use crate::base::{Error, Result};
 use std::io::Write;
@@ -71,13 +71,40 @@ pub fn prompt_names() -> impl Iterator<Item = &'static str> + Clone {
     PROMPTS.iter().map(|(name, _)| *name)
 }
 
-/// The strategy meant by `--strategy`: an embedded one of this task by its name, else a file.
+/// What a user may say about a strategy beside its name.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LoadOptions {
+    /// Values of its variables: `--set name=value`.
+    pub set: Vec<(String, String)>,
+    /// Whether it may run programs (`evaluate: - command: …`).
+    pub allow_commands: bool,
+}
+
+/// As [`load_with`], with nothing said.
 pub fn load(spec: &str, task: &str) -> Result<Strategy> {
+    load_with(spec, task, &LoadOptions::default())
+}
+
+/// The strategy meant by `--strategy`: an embedded one of this task by its name, else a file.
+///
+/// # Errors
+/// There is none of that name, it has faults, it is for another task, or it runs programs and may not.
+pub fn load_with(spec: &str, task: &str, options: &LoadOptions) -> Result<Strategy> {
     let strategy = match find(spec, Some(task)) {
-        Some(entry) => read(entry)?,
-        None if is_file(spec) => parse::read_file(Path::new(spec))?,
+        Some(entry) => read_with(entry, &options.set)?,
+        None if is_file(spec) => parse::read_file(Path::new(spec), &options.set)?,
         None => return Err(unknown(spec, Some(task))),
     };
+    let program = strategy.evaluate.iter().find_map(|evaluator| match evaluator {
+        Evaluator::Command { run, .. } => run.first(),
+        _ => None,
+    });
+    if let Some(program) = program.filter(|_| !options.allow_commands) {
+        return Err(Error::input(format!(
+            "strategy {} runs the program `{program}`; look at it, and give --allow-commands if you want that",
+            strategy.origin
+        )));
+    }
     match &strategy.task {
         Some(own) if own != task => Err(Error::input(format!(
             "strategy {} is for the task {own}, not {task}; give --task {own} or another strategy",
@@ -110,14 +137,18 @@ pub fn new_file(path: &Path) -> Result<()> {
 
 /// Reads an embedded strategy.
 pub fn read(entry: &Entry) -> Result<Strategy> {
+    read_with(entry, &[])
+}
+
+fn read_with(entry: &Entry, set: &[(String, String)]) -> Result<Strategy> {
     let origin = format!("built-in {}/{}", entry.task, entry.name);
-    let parsed = parse(entry.text, &origin, &Home::BuiltIn);
+    let parsed = parse_with(entry.text, &origin, &Home::BuiltIn, set);
     to_result(&parsed.faults)?;
     parsed.strategy.ok_or_else(|| Error::fault(format!("{origin}: could not be read")))
 }
 
 /// `tot-bfs`, `sorting/tot-bfs`, or `tot-bfs-sorting`.
-fn find(name: &str, task: Option<&str>) -> Option<&'static Entry> {
+pub(super) fn find(name: &str, task: Option<&str>) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| {
         let full = name == format!("{}/{}", entry.task, entry.name) || name == format!("{}-{}", entry.name, entry.task);
         full || (name == entry.name && task.is_none_or(|task| task == entry.task))

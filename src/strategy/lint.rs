@@ -15,10 +15,12 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
         r.warn(place(top, "budget"), "there is no `budget`: a run ends only when the search does");
     }
     let search = Section::of(top, "search");
-    match strategy.search.policy {
-        Policy::Bfs if search.has("children") => r.warn(search.at("children"), "`children` is used by dfs only"),
-        Policy::Dfs if search.has("keep") => r.warn(search.at("keep"), "`keep` is used by bfs only"),
-        _ => {}
+    let policy = &strategy.search.policy;
+    if *policy != Policy::Dfs && search.has("children") {
+        r.warn(search.at("children"), "`children` is used by dfs only");
+    }
+    if !policy.keeps() && search.has("keep") {
+        r.warn(search.at("keep"), "`keep` is used by bfs and beam only");
     }
     let generate = Section::of(top, "generate");
     let g = &strategy.generate;
@@ -41,13 +43,14 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
     } else if !shows_puzzle(&g.prompt) {
         r.warn(generate.at("prompt"), "this prompt never shows the puzzle (`{{ puzzle.input }}`)");
     }
-    if g.thought == Thought::Answer && strategy.search.depth != Count::Number(1) {
+    let improves = !strategy.levels.is_empty() || policy.chooses();
+    if g.thought == Thought::Answer && strategy.search.depth != Count::Number(1) && !improves {
         r.warn(
             search.at("depth"),
             "with `thought: answer` every thought is a whole answer, so levels below the first repeat it",
         );
     }
-    let ranked = several && strategy.evaluate.is_empty() && strategy.search.policy == Policy::Bfs;
+    let ranked = several && strategy.evaluate.is_empty() && policy.keeps();
     if ranked && strategy.search.keep != strategy.generate.n {
         r.warn(place(top, "generate"), "nothing is evaluated: all thoughts score 1, and the first ones are kept");
     }

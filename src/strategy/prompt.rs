@@ -7,7 +7,7 @@
 //! | used by | inputs beside the task's own (`puzzle.…`) |
 //! |---|---|
 //! | counts (`depth: "{{ puzzle.len }}"`) | none |
-//! | `generate.prompt` | `path`: the thoughts so far, joined; where the prompt does not use it, it is appended by the search |
+//! | `generate.prompt` | `path`: the thoughts so far, joined; `thought`: the last of them. Where a prompt for steps uses neither, the path is appended by the search |
 //! | `evaluate.value.prompt` | `thought`: the one to judge; `path`: all thoughts up to and with it, joined |
 //! | `evaluate.vote.prompt` | `thoughts`: the list to choose from, each with its path, joined |
 
@@ -24,7 +24,7 @@ const FUEL: u64 = (16 << 20) / 64;
 
 /// The environment all templates share: strict about names, block tags on lines of their own leave no blank lines, and one
 /// newline at the end is dropped.
-fn environment() -> Environment<'static> {
+pub(super) fn environment() -> Environment<'static> {
     let mut env = Environment::new();
     env.set_undefined_behavior(UndefinedBehavior::Strict);
     env.set_auto_escape_callback(|_| AutoEscape::None);
@@ -46,7 +46,7 @@ impl Role {
     /// Inputs the search gives beside the puzzle's.
     pub fn inputs(self) -> &'static [&'static str] {
         match self {
-            Self::Generate => &["path"],
+            Self::Generate => &["path", "thought"],
             Self::Value => &["thought", "path"],
             Self::Vote => &["thoughts"],
         }
@@ -144,7 +144,7 @@ fn unknown_input(name: &str, known: &[&str]) -> String {
 }
 
 /// The line on which a name is first used.
-fn line_of(text: &str, name: &str) -> usize {
+pub(super) fn line_of(text: &str, name: &str) -> usize {
     let last = name.rsplit('.').next().unwrap_or(name);
     let find = |word: &str| {
         text.lines().position(|line| {
@@ -157,7 +157,7 @@ fn line_of(text: &str, name: &str) -> usize {
     find(name).or_else(|| find(last)).map_or(1, |at| at + 1)
 }
 
-fn what(error: &minijinja::Error) -> String {
+pub(super) fn what(error: &minijinja::Error) -> String {
     match (error.kind(), error.detail()) {
         (ErrorKind::OutOfFuel, _) => "this template does too much work or writes too much; simplify it".into(),
         (kind, Some(detail)) => format!("{kind}: {detail}"),

@@ -5,16 +5,19 @@
 use super::fault::{Fault, Severity, Span};
 use super::keys;
 use super::prompt::{self, Role};
-use super::source::{self, Home};
+use super::compose::{self, Source};
+use super::expression::{Expression, Scope};
+use super::source;
 use super::yaml::{Entry, Node, Style, Value};
 use super::{Count, PromptSource};
 use crate::base::nearest::hint;
 use crate::task;
+use std::collections::BTreeMap;
 
 pub struct Reader<'a> {
-    pub origin: &'a str,
-    pub source: &'a str,
-    pub home: &'a Home,
+    /// The files that the nodes come from, by [`Span::file`].
+    pub sources: &'a [Source],
+    pub vars: &'a BTreeMap<String, String>,
     pub faults: Vec<Fault>,
     /// The strategy's task once it is read: it decides the inputs that templates have.
     pub task: Option<String>,
@@ -38,12 +41,17 @@ impl<'n> Fields<'n> {
 }
 
 impl<'a> Reader<'a> {
-    pub fn new(origin: &'a str, source: &'a str, home: &'a Home) -> Self {
-        Self { origin, source, home, faults: Vec::new(), task: None }
+    pub fn new(sources: &'a [Source], vars: &'a BTreeMap<String, String>) -> Self {
+        Self { sources, vars, faults: Vec::new(), task: None }
+    }
+
+    fn fault(&mut self, severity: Severity, span: Span, message: impl Into<String>) {
+        let source = &self.sources[span.file];
+        self.faults.push(Fault::new(severity, &source.origin, &source.text, span, message));
     }
 
     pub fn error(&mut self, span: Span, message: impl Into<String>) {
-        self.faults.push(Fault::new(Severity::Error, self.origin, self.source, span, message));
+        self.fault(Severity::Error, span, message);
     }
 
     /// [`Reader::error`] where a value was wanted.
@@ -53,7 +61,7 @@ impl<'a> Reader<'a> {
     }
 
     pub fn warn(&mut self, span: Span, message: impl Into<String>) {
-        self.faults.push(Fault::new(Severity::Warning, self.origin, self.source, span, message));
+        self.fault(Severity::Warning, span, message);
     }
 
     /// The fields of a map at a level of the key table; unknown keys are reported.
@@ -249,10 +257,11 @@ impl<'a> Reader<'a> {
             || text.contains('\n')
             || text.contains("{{")
             || text.contains("{%");
+        let source = &self.sources[node.span.file];
         let prompt = if inline {
-            PromptSource { origin: format!("{}, prompt at line {}", self.origin, node.span.line), text }
+            PromptSource { origin: format!("{}, prompt at line {}", source.origin, node.span.line), text }
         } else {
-            match source::prompt(&text, self.home) {
+            match source::prompt(&text, &source.home) {
                 Ok(prompt) => prompt,
                 Err(message) => return self.refuse(node.span, message),
             }
@@ -264,7 +273,7 @@ impl<'a> Reader<'a> {
         for fault in &faults {
             if !inline {
                 let line = prompt.text.lines().nth(fault.line - 1).unwrap_or_default();
-                let span = Span { line: fault.line, column: 1, len: line.chars().count() };
+                let span = Span { line: fault.line, column: 1, len: line.chars().count(), file: 0 };
                 self.faults.push(Fault::new(
                     Severity::Error,
                     &prompt.origin,
@@ -273,7 +282,7 @@ impl<'a> Reader<'a> {
                     fault.message.clone(),
                 ));
             } else if let Some(header) = self.block_header(node) {
-                self.error(self.whole_line(header + fault.line), fault.message.clone());
+                self.error(self.whole_line(node.span.file, header + fault.line), fault.message.clone());
             } else {
                 self.error(node.span, fault.message.clone());
             }
@@ -287,7 +296,7 @@ impl<'a> Reader<'a> {
         if !matches!(node.value, Value::Scalar { style: Style::Block, .. }) {
             return None;
         }
-        let lines: Vec<&str> = self.source.lines().take(node.span.line).collect();
+        let lines: Vec<&str> = self.sources[node.span.file].text.lines().take(node.span.line).collect();
         let is_header = |line: &str| {
             let code = line.split(" #").next().unwrap_or(line).trim_end();
             let code = code.trim_end_matches(|c: char| c.is_ascii_digit() || c == '+' || c == '-');
@@ -299,15 +308,35 @@ impl<'a> Reader<'a> {
     }
 
     /// A line without the spaces around it.
-    fn whole_line(&self, line: usize) -> Span {
-        let text = self.source.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    fn whole_line(&self, file: usize, line: usize) -> Span {
+        let text = self.sources[file].text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
         let indent = text.chars().take_while(|c| c.is_whitespace()).count();
-        Span { line, column: indent + 1, len: text.trim().chars().count() }
+        Span { line, column: indent + 1, len: text.trim().chars().count(), file }
     }
 
-    /// Names of the puzzle's inputs: those of the strategy's task, or of all tasks where it names none.
+    /// An expression over named values; variables are put in as the numbers they hold.
+    pub fn expression(&mut self, node: &Node, what: &str, scope: Scope) -> Option<Expression> {
+        let text = self.text(node, what)?;
+        for name in compose::variables_in(&text) {
+            if let Some(value) = self.vars.get(name).filter(|value| value.parse::<f64>().is_err()) {
+                let message = format!("`{what}` takes numbers; the variable `{name}` is `{value}`, which is no number");
+                return self.refuse(node.span, message);
+            }
+        }
+        let text = match compose::inserted(&text, self.vars) {
+            Ok(text) => text,
+            Err(message) => return self.refuse(node.span, message),
+        };
+        match Expression::new(&text, scope) {
+            Ok(expression) => Some(expression),
+            Err(fault) => self.refuse(node.span, format!("`{what}`: {}", fault.message)),
+        }
+    }
+
+    /// Names that templates know beside those of their role: the puzzle's inputs (of the strategy's task, or of all tasks
+    /// where it names none) and the strategy's variables.
     pub fn puzzle_inputs(&self) -> Vec<String> {
-        let mut names: Vec<String> = Vec::new();
+        let mut names: Vec<String> = self.vars.keys().map(|name| format!("vars.{name}")).collect();
         for task in task::all().iter().filter(|task| self.task.as_deref().is_none_or(|name| name == task.name())) {
             for (name, _) in task.inputs() {
                 if !names.iter().any(|known| known == name) {

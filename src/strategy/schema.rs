@@ -2,6 +2,7 @@
 //! that it cannot know other keys than the parser does.
 
 use super::keys::KEYS;
+use super::parse::POLICIES;
 use serde_json::{Map, Value, json};
 
 /// The schema (draft 2020-12).
@@ -33,15 +34,24 @@ fn section(level: &str) -> Value {
         properties.insert(key.name.into(), value);
     }
     let required: &[&str] = match level {
-        "" => &["version", "name", "search", "generate"],
+        // What a strategy extends or includes may hold the rest.
+        "" => &[],
         "search" => &["policy"],
         "evaluate.value" => &["prompt"],
         "evaluate.vote" => &["prompt"],
+        "evaluate.command" => &["run"],
         _ => &[],
     };
     let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
     if !required.is_empty() {
         schema["required"] = json!(required);
+    }
+    if level.is_empty() {
+        schema["anyOf"] = json!([
+            {"required": ["version", "name", "search", "generate"]},
+            {"required": ["extends"]},
+            {"required": ["include"]}
+        ]);
     }
     if level == "evaluate.value" {
         schema["oneOf"] = json!([{"required": ["labels"]}, {"required": ["scale"]}]);
@@ -53,6 +63,16 @@ fn section(level: &str) -> Value {
     schema
 }
 
+/// The settings of a policy.
+fn section_of(policy: &str) -> Value {
+    match POLICY_LEVELS.iter().find(|level| level.strip_prefix("search.policy.") == Some(policy)) {
+        Some(level) => section(level),
+        None => json!({"type": "object", "maxProperties": 0}),
+    }
+}
+
+const POLICY_LEVELS: &[&str] = &["search.policy.beam", "search.policy.best-first", "search.policy.mcts"];
+
 fn value(level: &str, name: &str) -> Value {
     let count = json!({"$ref": "#/$defs/count"});
     let whole = |least: u64| json!({"type": "integer", "minimum": least});
@@ -63,12 +83,31 @@ fn value(level: &str, name: &str) -> Value {
             json!({"enum": crate::task::all().iter().map(|task| task.name()).collect::<Vec<_>>()})
         }
         ("", "search" | "generate" | "budget") => section(name),
+        ("", "vars") => json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/text"}}),
+        ("", "include") => json!({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/texts"}]}),
+        ("", "levels") => json!({"type": "array", "items": section("levels")}),
+        ("levels", "generate") => section("generate"),
+        ("levels", "keep") => count,
+        ("search.policy.beam", "likelihood") => share,
+        ("search.policy.best-first", "width") | ("search.policy.mcts", "simulations") => whole(1),
+        ("search.policy.mcts", "c") => json!({"type": "number", "minimum": 0}),
+        ("search.policy.mcts", "rollout") => json!({"type": "boolean"}),
+        ("evaluate", "command") => {
+            json!({"anyOf": [{"$ref": "#/$defs/texts", "minItems": 1}, section("evaluate.command")]})
+        }
+        ("evaluate.command", "run") => json!({"$ref": "#/$defs/texts", "minItems": 1}),
+        ("evaluate.command", "seconds") => json!({"type": "number", "minimum": 0.001}),
         ("", "evaluate") => {
             json!({"type": "array", "items": {"anyOf": [{"const": "logprob"}, section("evaluate")]}})
         }
         ("search", "policy") => {
-            let long = |name: &str| json!({"type": "object", "properties": {name: {"type": ["object", "null"], "maxProperties": 0}}, "required": [name], "additionalProperties": false});
-            json!({"anyOf": [{"enum": ["bfs", "dfs"]}, long("bfs"), long("dfs")]})
+            let names = || POLICIES.iter().map(|(name, _)| *name);
+            let long = names().map(|name| {
+                let settings = json!({"anyOf": [{"type": "null"}, section_of(name)]});
+                json!({"type": "object", "properties": {name: settings}, "required": [name], "additionalProperties": false})
+            });
+            let plain = json!({"enum": names().collect::<Vec<_>>()});
+            json!({"anyOf": std::iter::once(plain).chain(long).collect::<Vec<_>>()})
         }
         ("search", "depth" | "keep" | "children") | ("generate", "n" | "max_tokens") => count,
         ("search", "prune_below") | ("generate", "top_p" | "min_p") => share,

@@ -21,16 +21,8 @@ pub enum Home {
 
 /// Reads a prompt by its path in the strategy.
 pub fn prompt(path: &str, home: &Home) -> Result<PromptSource, String> {
-    let relative = Path::new(path);
-    let inside = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if !inside || path.contains('\\') {
-        return Err(format!("prompt path `{path}` leaves the strategy's folder; give a path inside it"));
-    }
-    if let Home::Folder(folder) = home {
-        let file = folder.join(relative);
-        if file.symlink_metadata().is_ok() {
-            return read_inside(&file, folder).map_err(|what| format!("prompt file {}: {what}", file.display()));
-        }
+    if let Some((origin, text)) = file(path, home).map_err(|what| format!("prompt {what}"))? {
+        return Ok(PromptSource { origin, text });
     }
     let name = path.trim_start_matches("./");
     match library::prompt(name) {
@@ -44,6 +36,25 @@ pub fn prompt(path: &str, home: &Home) -> Result<PromptSource, String> {
             hint(name, library::prompt_names())
         )),
     }
+}
+
+/// Reads a file by its path in the strategy's folder: its name for messages, and its text. `None` where there is none.
+///
+/// # Errors
+/// The path leaves the folder, or the file cannot be read.
+pub fn file(path: &str, home: &Home) -> Result<Option<(String, String)>, String> {
+    let relative = Path::new(path);
+    let inside = relative.components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
+    if !inside || path.contains('\\') {
+        return Err(format!("path `{path}` leaves the strategy's folder; give a path inside it"));
+    }
+    let Home::Folder(folder) = home else { return Ok(None) };
+    let file = folder.join(relative);
+    if file.symlink_metadata().is_err() {
+        return Ok(None);
+    }
+    let read = read_inside(&file, folder).map_err(|what| format!("file {}: {what}", file.display()))?;
+    Ok(Some((read.origin, read.text)))
 }
 
 fn read_inside(file: &Path, folder: &Path) -> Result<PromptSource, String> {

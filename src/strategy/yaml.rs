@@ -46,6 +46,30 @@ pub struct Entry {
 }
 
 impl Node {
+    /// Says of the whole tree which file it was read from.
+    pub fn set_file(&mut self, file: usize) {
+        self.span.file = file;
+        match &mut self.value {
+            Value::Scalar { .. } => {}
+            Value::List(items) => items.iter_mut().for_each(|item| item.set_file(file)),
+            Value::Map(entries) => {
+                for entry in entries {
+                    entry.key_span.file = file;
+                    entry.value.set_file(file);
+                }
+            }
+        }
+    }
+
+    /// All texts in it, keys left out.
+    pub fn texts<'n>(&'n self, into: &mut Vec<&'n str>) {
+        match &self.value {
+            Value::Scalar { text, .. } => into.push(text),
+            Value::List(items) => items.iter().for_each(|item| item.texts(into)),
+            Value::Map(entries) => entries.iter().for_each(|entry| entry.value.texts(into)),
+        }
+    }
+
     /// What it is, for messages: `a list`, `text "abc"`.
     pub fn describe(&self) -> String {
         match &self.value {
@@ -79,7 +103,7 @@ pub struct Problem {
 pub fn load(text: &str) -> (Option<Node>, Vec<Problem>) {
     let mut builder = Builder::default();
     let root = if text.len() > MAX_BYTES {
-        builder.problem(Span { line: 1, column: 1, len: 1 }, "is larger than 1 MiB: this is no strategy");
+        builder.problem(Span { line: 1, column: 1, len: 1, file: 0 }, "is larger than 1 MiB: this is no strategy");
         None
     } else {
         builder.read(text)
@@ -121,7 +145,7 @@ impl Builder {
                 Ok(event) => event,
                 Err(error) => {
                     let mark = error.marker();
-                    let span = Span { line: mark.line().max(1), column: mark.col() + 1, len: 1 };
+                    let span = Span { line: mark.line().max(1), column: mark.col() + 1, len: 1, file: 0 };
                     self.problem(span, format!("this is not YAML: {}", error.info()));
                     return None;
                 }
@@ -184,7 +208,7 @@ impl Builder {
             }
         }
         if self.root.is_none() {
-            self.problem(Span { line: 1, column: 1, len: 1 }, "the file is empty");
+            self.problem(Span { line: 1, column: 1, len: 1, file: 0 }, "the file is empty");
         }
         self.root.take()
     }
@@ -250,7 +274,7 @@ fn span(text: &str, raw: &RawSpan) -> Span {
         let rest = text.lines().nth(line - 1).map_or(0, |line| line.chars().count());
         rest.saturating_sub(raw.start.col())
     };
-    Span { line, column: raw.start.col() + 1, len: len.max(1) }
+    Span { line, column: raw.start.col() + 1, len: len.max(1), file: 0 }
 }
 
 #[cfg(test)]

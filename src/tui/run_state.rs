@@ -169,7 +169,7 @@ impl RunState {
                 self.token(*request, *node, *sample, text, *logprob);
             }
             Event::Replied { request, node, sample, text, .. } => self.replied(*request, *node, *sample, text),
-            Event::Dropped { parent, text, why } => {
+            Event::Dropped { parent, text, why, .. } => {
                 self.dropped += 1;
                 self.say(LogKind::Info, format!("dropped `{}`: {why}", brief(text)), Some(*parent));
             }
@@ -195,7 +195,7 @@ impl RunState {
                     Status::Open | Status::Closed => {}
                 }
             }
-            Event::Expanded { .. } => {}
+            Event::Expanded { .. } | Event::Visited { .. } => {}
             Event::Edited { node, .. } => {
                 self.pieces.remove(node);
                 self.say(LogKind::Act, format!("{node} edited by hand"), Some(*node));

@@ -16,13 +16,15 @@ use std::sync::Arc;
 impl Controller {
     /// Asks for proposals below each of these thoughts.
     pub(super) async fn expand(&mut self, nodes: &[NodeId]) {
-        if self.strategy.generate.kind == GenerateKind::Random {
-            self.expand_by_chance(nodes);
+        let (by_chance, nodes): (Vec<NodeId>, Vec<NodeId>) =
+            nodes.iter().partition(|&&node| self.generate_below(node).kind == GenerateKind::Random);
+        self.expand_by_chance(&by_chance);
+        if nodes.is_empty() || self.ending.is_some() {
             return;
         }
         let mut asks = Vec::new();
         let mut first_error = None;
-        for &node in nodes {
+        for &node in &nodes {
             match self.ask_for_proposals(node, nodes.len()) {
                 Ok(ask) => asks.push(ask),
                 Err(error) => {
@@ -48,7 +50,7 @@ impl Controller {
                         continue;
                     }
                     served = true;
-                    if self.strategy.generate.kind == GenerateKind::Propose {
+                    if self.generate_below(landed.node).kind == GenerateKind::Propose {
                         self.propose_list(landed.node, &completion.text);
                     } else {
                         self.propose_sample(landed.node, completion);
@@ -98,18 +100,23 @@ impl Controller {
         self.holds.remove(&node);
     }
 
-    fn breadth(&self) -> Result<usize> {
-        let own =
-            || prompt::count(&self.strategy.generate.n, &self.puzzle.inputs(), &self.strategy.origin, "generate.n");
+    /// How the thoughts below this one are made.
+    pub(super) fn generate_below(&self, node: NodeId) -> &crate::strategy::Generate {
+        self.generate_of(self.tree.node(node).depth + 1)
+    }
+
+    fn breadth(&self, node: NodeId) -> Result<usize> {
+        let inputs = self.strategy.inputs(self.puzzle.inputs());
+        let own = || prompt::count(&self.generate_below(node).n, &inputs, &self.strategy.origin, "generate.n");
         self.breadth.map_or_else(own, Ok)
     }
 
     fn ask_for_proposals(&mut self, node: NodeId, asks: usize) -> Result<Ask> {
         let strategy = self.strategy.clone();
-        let generate = &strategy.generate;
-        let breadth = self.breadth()?;
+        let generate = strategy.generate_at(self.tree.node(node).depth + 1);
+        let breadth = self.breadth(node)?;
         let n = if generate.kind == GenerateKind::Propose { 1 } else { breadth };
-        let inputs = self.puzzle.inputs();
+        let inputs = strategy.inputs(self.puzzle.inputs());
         let max_tokens = prompt::count(&generate.max_tokens, &inputs, &strategy.origin, "generate.max_tokens")?;
         let max_tokens = self.ledger.tokens_each(asks * n, max_tokens);
         let prompt = self.prompt(&generate.prompt, generate.format, Subject::After(node), max_tokens)?;
@@ -128,10 +135,11 @@ impl Controller {
     fn constraint(&self, node: NodeId) -> Result<Option<Arc<dyn Constraint>>> {
         let prefix = self.tree.path_text(node);
         // A reply that lists proposals is no proposal itself; each line is looked at when the list is there.
-        if self.strategy.generate.kind == GenerateKind::Propose {
+        let generate = self.generate_below(node);
+        if generate.kind == GenerateKind::Propose {
             return Ok(None);
         }
-        Ok(match (&self.strategy.generate.constrain, self.strategy.generate.thought) {
+        Ok(match (&generate.constrain, generate.thought) {
             // No mask; but where beginnings are checked, a text that became wrong is cut in its middle.
             (Constrain::None, _) if self.checks_partial() => Some(Arc::new(Refuter::new(self.puzzle.clone(), prefix))),
             (Constrain::None, _) => None,
@@ -144,8 +152,9 @@ impl Controller {
             }
             (Constrain::Puzzle, Thought::Answer) => Some(self.puzzle.answer_constraint(&prefix)),
             (Constrain::Choice(choices), _) => Some(prompt::choices(choices.clone())),
-            // A pattern is checked when the text is whole: it cannot tell which beginnings may still match.
-            (Constrain::Regex(_), _) => None,
+            (Constrain::Regex(pattern), _) => {
+                self.patterns.get(pattern).map(|pattern| -> Arc<dyn Constraint> { pattern.clone() })
+            }
         })
     }
 
@@ -162,12 +171,14 @@ impl Controller {
 
     /// One reply that lists proposals, one a line.
     fn propose_list(&mut self, node: NodeId, reply: &str) {
-        let breadth = self.breadth().unwrap_or(usize::MAX);
+        let breadth = self.breadth(node).unwrap_or(usize::MAX);
         let lines = listed(reply);
         if lines.is_empty() {
             self.note(format!("the reply for thought {node} lists no proposal"));
         }
-        let allowed = match &self.strategy.generate.constrain {
+        let generate = self.generate_below(node);
+        let thought = generate.thought;
+        let allowed = match &generate.constrain {
             Constrain::Puzzle => Some(self.puzzle.next_steps(&self.tree.path_text(node))),
             Constrain::Choice(choices) => Some(choices.clone()),
             Constrain::None | Constrain::Regex(_) => None,
@@ -184,12 +195,12 @@ impl Controller {
                     None => {
                         self.ledger.proposals += 1;
                         let why = "not among what is allowed here".to_string();
-                        self.emit(Event::Dropped { parent: node, text: line, why });
+                        self.emit(Event::Dropped { parent: node, text: line, why, same_as: None });
                         continue;
                     }
                 },
                 // The line's end belongs to the step, so that the steps of a path joined are the answer so far.
-                None if self.strategy.generate.thought == Thought::Step => format!("{line}\n"),
+                None if thought == Thought::Step => format!("{line}\n"),
                 None => line,
             };
             self.propose(node, Proposal::text(text, Author::Model));
@@ -198,11 +209,11 @@ impl Controller {
 
     /// The control: random ones of what the puzzle allows.
     fn expand_by_chance(&mut self, nodes: &[NodeId]) {
-        let breadth = match self.breadth() {
-            Ok(breadth) => breadth,
-            Err(error) => return self.fail(&error),
-        };
         for &node in nodes {
+            let breadth = match self.breadth(node) {
+                Ok(breadth) => breadth,
+                Err(error) => return self.fail(&error),
+            };
             let before = self.ledger.proposals;
             let StreamKey { seed, puzzle, node: part } = self.stream_key(node, Purpose::Generate);
             for text in self.chance(node, breadth, rng::stream(seed, "random", &[puzzle, part])) {
@@ -218,7 +229,7 @@ impl Controller {
 
     fn chance(&self, node: NodeId, n: usize, mut rng: impl Rng) -> Vec<String> {
         let prefix = self.tree.path_text(node);
-        match self.strategy.generate.thought {
+        match self.generate_below(node).thought {
             Thought::Step => {
                 let mut steps = self.puzzle.next_steps(&prefix);
                 let n = n.min(steps.len());

@@ -46,7 +46,7 @@ impl Controller {
         };
         // The separator belongs to the step, so that the steps of a path joined are the answer so far.
         if let Finish::Stop(stop) = &proposal.finish
-            && self.strategy.generate.thought == Thought::Step
+            && self.generate_of(self.tree.node(parent).depth + 1).thought == Thought::Step
             && stop.chars().all(char::is_whitespace)
             && !proposal.text.trim().is_empty()
         {
@@ -68,10 +68,12 @@ impl Controller {
         if text.trim().is_empty() {
             return self.drop_proposal(parent, text, "empty".into());
         }
-        if let Some(pattern) =
-            self.pattern.as_ref().filter(|pattern| by == Author::Model && !pattern.is_match(text.trim()))
+        let level = self.tree.node(parent).depth + 1;
+        if by == Author::Model
+            && let Constrain::Regex(pattern) = &self.generate_of(level).constrain
+            && self.patterns.get(pattern).is_some_and(|found| !found.matches(&text) && !found.matches(text.trim()))
         {
-            let why = format!("does not match the pattern {}", pattern.as_str());
+            let why = format!("does not match the pattern {pattern}");
             return self.drop_proposal(parent, text, why);
         }
         if let Some(reason) = self.ledger.thoughts_used_up() {
@@ -79,12 +81,13 @@ impl Controller {
             self.ending.get_or_insert(reason);
             return self.drop_proposal(parent, text, why);
         }
-        let answer = self.strategy.generate.thought == Thought::Answer;
+        let answer = self.generate_of(level).thought == Thought::Answer;
         let path = self.tree.path_text(parent) + &text;
-        let state = self.puzzle.state_key(&if answer { self.answer_in(&text) } else { path.clone() });
-        if let Some(first) = self.states.get(&state) {
+        let state = self.puzzle.state_key(&if answer { self.answer_in(level, &text) } else { path });
+        if let Some(&first) = self.states.get(&state) {
             let why = format!("the same state as thought {first}");
-            return self.drop_proposal(parent, text, why);
+            self.emit(Event::Dropped { parent, text, why, same_as: Some(first) });
+            return None;
         }
         let node = NodeId(self.tree.len() as u32);
         self.states.insert(state, node);
@@ -95,16 +98,24 @@ impl Controller {
     }
 
     fn drop_proposal(&mut self, parent: NodeId, text: String, why: String) -> Option<NodeId> {
-        self.emit(Event::Dropped { parent, text, why });
+        self.emit(Event::Dropped { parent, text, why, same_as: None });
         None
     }
 
     /// Settles at once what needs no evaluator: whole answers, provably wrong beginnings, texts that were cut.
     pub(super) fn look_at(&mut self, node: NodeId, finish: &Finish) {
-        if self.strategy.generate.thought == Thought::Answer {
-            let answer = self.answer_in(&self.tree.node(node).text);
-            let verdict = self.puzzle.check(&answer);
-            self.check_off(node, verdict, finish);
+        let level = self.tree.node(node).depth;
+        if self.generate_of(level).thought == Thought::Answer {
+            // A policy that chooses among whole answers must not be told which one is right.
+            if self.plan.policy.chooses() {
+                return;
+            }
+            let verdict = self.puzzle.check(&self.answer_of(node));
+            // A wrong answer goes on where a further level may improve it.
+            let last = level >= self.plan.depth.min(self.strategy.levels.len());
+            if verdict.error_score == 0 || last {
+                self.check_off(node, verdict, finish);
+            }
             return;
         }
         let path = self.tree.path_text(node);
@@ -118,7 +129,7 @@ impl Controller {
             Partial::Possible { complete, .. } => complete,
         };
         // Where steps are drawn from the puzzle, the last one is known by that; free text may go on for ever.
-        let drawn = self.strategy.generate.constrain == Constrain::Puzzle;
+        let drawn = self.generate_of(level).constrain == Constrain::Puzzle;
         let last = (complete || drawn) && self.puzzle.next_steps(&path).is_empty();
         if complete || last {
             let verdict = self.puzzle.check(&path);
@@ -165,8 +176,8 @@ impl Controller {
 
     /// The answer within a whole-answer thought: what follows the last `Answer:`, else the last list in brackets, else
     /// the whole text. A chain of thought comes before its answer, and may mention other lists on the way.
-    pub(super) fn answer_in(&self, text: &str) -> String {
-        if self.strategy.generate.kind == GenerateKind::Random {
+    pub(super) fn answer_in(&self, level: usize, text: &str) -> String {
+        if self.generate_of(level).kind == GenerateKind::Random {
             return text.to_string();
         }
         answer_in(text).to_string()

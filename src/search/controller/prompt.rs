@@ -8,7 +8,7 @@ use super::Controller;
 use crate::base::{Error, Result};
 use crate::lm::{Constraint, Format, Part, Prompt};
 use crate::search::tree::NodeId;
-use crate::strategy::{self, Count, PromptSource};
+use crate::strategy::{self, Count, PromptSource, Thought};
 use crate::task::constrain::Choices;
 use serde_json::Value;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ impl Controller {
         let format = format.unwrap_or(default);
         let inputs = self.inputs(&subject);
         let tail = match subject {
-            Subject::After(node) if !strategy::prompt::uses(source, "path") => self.tail(node),
+            Subject::After(node) if self.continues(source, node) => self.tail(node),
             _ => Vec::new(),
         };
         let all = strategy::prompt::example_count(&inputs);
@@ -74,13 +74,10 @@ impl Controller {
 
     /// The template's inputs: the puzzle's own, and where the search stands.
     fn inputs(&self, subject: &Subject) -> Value {
-        let mut inputs = self.puzzle.inputs();
+        let mut inputs = self.strategy.inputs(self.puzzle.inputs());
         if let Value::Object(map) = &mut inputs {
             match subject {
-                Subject::After(node) => {
-                    map.insert("path".into(), self.tree.path_text(*node).into());
-                }
-                Subject::Of(node) => {
+                Subject::After(node) | Subject::Of(node) => {
                     map.insert("path".into(), self.tree.path_text(*node).into());
                     map.insert("thought".into(), self.tree.node(*node).text.clone().into());
                 }
@@ -90,6 +87,12 @@ impl Controller {
             }
         }
         inputs
+    }
+
+    /// Whether a generation prompt is followed by the path: it goes on with the steps so far, and does not show them itself.
+    fn continues(&self, source: &PromptSource, node: NodeId) -> bool {
+        let shown = ["path", "thought"].iter().any(|name| strategy::prompt::uses(source, name));
+        !shown && self.generate_below(node).thought == Thought::Step
     }
 
     fn tail(&self, node: NodeId) -> Vec<Part> {

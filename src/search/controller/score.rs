@@ -8,7 +8,7 @@ use super::round;
 use crate::base::{Error, Result};
 use crate::lm::{Finish, Generate, Mode, Sampling, Score};
 use crate::search::evaluate::reply::Scale;
-use crate::search::evaluate::{Part, checker, combine, logprob, value, vote};
+use crate::search::evaluate::{Part, checker, combine, logprob, value, vote, weigh};
 use crate::search::event::{Event, Purpose, ScorePart};
 use crate::search::tree::{NodeId, Status};
 use crate::strategy::{Evaluator, PromptSource};
@@ -38,6 +38,12 @@ impl Controller {
                 Evaluator::Logprob => {
                     for (i, &node) in nodes.iter().enumerate() {
                         parts[i][e] = Some(self.logprob(node).await);
+                    }
+                }
+                Evaluator::Command { run, seconds } => {
+                    let found = self.run_command(run, *seconds, nodes).await;
+                    for (row, part) in parts.iter_mut().zip(found) {
+                        row[e] = Some(part);
                     }
                 }
                 Evaluator::Value { .. } => {
@@ -86,9 +92,20 @@ impl Controller {
             let waits = matches!(self.tree.node(node).status, Status::Open | Status::Pinned);
             if waits && !self.hurry {
                 let row: Vec<Part> = row.into_iter().flatten().collect();
-                self.emit_score(node, &row);
+                self.emit_weighed(node, &row);
             }
         }
+    }
+
+    /// Tells what the strategy's own expression makes of the parts, where it has one.
+    fn emit_weighed(&mut self, node: NodeId, parts: &[Part]) {
+        let strategy = self.strategy.clone();
+        let Some(expression) = &strategy.score else { return self.emit_score(node, parts) };
+        let score = weigh(expression, parts).unwrap_or_else(|why| {
+            self.note(format!("thought {node} scores 0: {why}"));
+            0.0
+        });
+        self.tell_score(node, parts, score);
     }
 
     /// Asks the judges and files what they say.
@@ -151,7 +168,7 @@ impl Controller {
             Evaluator::Vote { prompt, format, n, max_tokens, temperature } => {
                 (prompt, *format, *n, *max_tokens, *temperature, Purpose::Vote)
             }
-            Evaluator::Checker { .. } | Evaluator::Logprob => {
+            Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => {
                 return Err(Error::fault("this evaluator asks no judge"));
             }
         };
@@ -181,7 +198,8 @@ impl Controller {
         let text = thought.text.clone();
         let strategy = self.strategy.clone();
         let subject = Subject::After(parent);
-        let prompt = match self.prompt(&strategy.generate.prompt, strategy.generate.format, subject, 0) {
+        let generate = strategy.generate_at(self.tree.node(node).depth);
+        let prompt = match self.prompt(&generate.prompt, generate.format, subject, 0) {
             Ok(prompt) => prompt,
             Err(error) => return Part::missing(logprob::NAME, error.to_string(), 0),
         };
@@ -205,7 +223,11 @@ impl Controller {
 
     /// Tells a thought's score, and which evaluator had no usable reply.
     pub(super) fn emit_score(&mut self, node: NodeId, parts: &[Part]) {
-        let score = round(combine(parts));
+        self.tell_score(node, parts, combine(parts));
+    }
+
+    fn tell_score(&mut self, node: NodeId, parts: &[Part], score: f64) {
+        let score = round(score);
         for part in parts.iter().filter(|part| part.value.is_none()) {
             let (evaluator, detail) = (part.evaluator, &part.detail);
             self.note(format!("thought {node}: {evaluator} gave no value ({detail}); it counts as 0"));

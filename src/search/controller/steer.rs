@@ -241,7 +241,7 @@ impl Controller {
         if self.tree.node(node).status != Status::Pinned {
             self.set(node, Status::Open, None);
         }
-        let state = self.puzzle.state_key(&self.tree.path_text(node));
+        let state = self.puzzle.state_key(&self.answer_of(node));
         self.states.entry(state).or_insert(node);
         self.look_at(node, &Finish::End);
     }

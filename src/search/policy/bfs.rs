@@ -8,17 +8,24 @@
 
 use super::{Plan, Step, end, expandable, rank};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
+use std::cmp::Ordering;
 
 pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
+    level(tree, plan, |a, b| rank(tree, a, b))
+}
+
+/// The step for the shallowest level that waits: prune what is behind the best, else expand the level, best first.
+pub(super) fn level(tree: &ThoughtTree, plan: &Plan, order: impl Fn(NodeId, NodeId) -> Ordering) -> Step {
     let waiting: Vec<NodeId> = tree.iter().filter(|(_, n)| expandable(n, plan)).map(|(id, _)| id).collect();
     let Some(depth) = waiting.iter().map(|&id| tree.node(id).depth).min() else {
         return end(tree, plan);
     };
     let mut level: Vec<NodeId> = waiting.into_iter().filter(|&id| tree.node(id).depth == depth).collect();
-    level.sort_by(|&a, &b| rank(tree, a, b));
+    level.sort_by(|&a, &b| order(a, b));
 
     // Pinned thoughts do not take a place of the best b.
-    let mut places = plan.keep.max(1);
+    let keep = plan.keep_at(depth);
+    let mut places = keep;
     let mut surplus = Vec::new();
     for &id in &level {
         if tree.node(id).status == Status::Pinned {
@@ -27,7 +34,7 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
         if places > 0 {
             places -= 1;
         } else {
-            surplus.push((id, format!("not among the best {} of level {depth}", plan.keep.max(1))));
+            surplus.push((id, format!("not among the best {keep} of level {depth}")));
         }
     }
     if surplus.is_empty() { Step::Expand(level) } else { Step::Prune(surplus) }

@@ -25,7 +25,7 @@ pub struct Header {
     pub strategy: String,
     /// The strategy's YAML as read.
     pub strategy_text: String,
-    /// Every prompt template as read, by origin.
+    /// Every prompt template, and every other file that the strategy is made of, as read, by origin.
     pub prompts: Vec<(String, String)>,
     pub task: String,
     pub puzzle: String,
@@ -40,13 +40,6 @@ impl Header {
     /// Describes a run; `command` is the command line as given.
     pub fn new(puzzle: &dyn Puzzle, strategy: &Strategy, lm: &dyn Lm, seed: u64, command: &[String]) -> Self {
         let info = lm.info();
-        let judges = strategy.evaluate.iter().filter_map(|evaluator| match evaluator {
-            crate::strategy::Evaluator::Value { prompt, .. } | crate::strategy::Evaluator::Vote { prompt, .. } => {
-                Some(prompt)
-            }
-            _ => None,
-        });
-        let prompts = std::iter::once(&strategy.generate.prompt).chain(judges);
         Self {
             totara_record: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_string(),
@@ -57,7 +50,7 @@ impl Header {
             device: info.device.clone(),
             strategy: strategy.name.clone(),
             strategy_text: strategy.text.clone(),
-            prompts: prompts.map(|p| (p.origin.clone(), p.text.clone())).collect(),
+            prompts: strategy.prompts().chain(&strategy.parts).map(|p| (p.origin.clone(), p.text.clone())).collect(),
             task: puzzle.task().to_string(),
             puzzle: puzzle.id().to_string(),
             title: puzzle.title(),

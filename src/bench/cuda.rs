@@ -361,3 +361,6 @@ fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
+
+#[cfg(test)]
+mod tests;

@@ -120,7 +120,10 @@ mod tests {
         let measured = Measured { prefill, prefill_tokens: 100, decode, decode_tokens: 40, kv_bytes_per_step: 7 };
         let spec = Spec { prompt: 100, branches: 4, own: 3, steps: 10, seed: 0 };
         let report = report("m".into(), "d".into(), "auto".into(), &spec, &measured);
-        assert_eq!((report.decode_tokens_per_s, report.branch_tokens_per_s, report.prefill_tokens_per_s), (20.0, 5.0, 200.0));
+        assert_eq!(
+            (report.decode_tokens_per_s, report.branch_tokens_per_s, report.prefill_tokens_per_s),
+            (20.0, 5.0, 200.0)
+        );
         let sum = report.attention_ms + report.products_ms + report.plan_ms + report.host_ms + report.rest_ms;
         assert!((sum - report.step_ms).abs() < 1e-9);
         assert!((report.attention_bound - 4.0 / 3.0).abs() < 1e-9);

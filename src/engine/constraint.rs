@@ -86,7 +86,8 @@ impl Ruler {
         let Ok(text) = std::str::from_utf8(text) else { return false };
         match &self.choices {
             Some(choices) => {
-                choices.iter().any(|c| c == text) && !choices.iter().any(|c| c.len() > text.len() && c.starts_with(text))
+                choices.iter().any(|c| c == text)
+                    && !choices.iter().any(|c| c.len() > text.len() && c.starts_with(text))
             }
             None => self.rule.judge(text) == Judgement::Closed,
         }
@@ -143,7 +144,11 @@ impl Ruler {
                 }
             }
             None if whole < bytes.len() => {
-                if self.rule.ascii() || !self.may_become(text, &bytes[whole..]) { State::Dead } else { State::Inside }
+                if self.rule.ascii() || !self.may_become(text, &bytes[whole..]) {
+                    State::Dead
+                } else {
+                    State::Inside
+                }
             }
             None => match self.rule.judge(text) {
                 Judgement::Dead(_) => State::Dead,
@@ -319,54 +324,98 @@ mod tests {
     #[test]
     fn digits_come_one_by_one_or_merged() {
         let single = vocab(&[b"", b"1", b"2", b"3", b" ", b"a"]);
-        let merged = vocab(&[b"", b"1", b"2", b"3", b"12", b"123", b"1234", b"21", b"
-"]);
+        let merged = vocab(&[
+            b"", b"1", b"2", b"3", b"12", b"123", b"1234", b"21", b"
+",
+        ]);
         for listed in [true, false] {
             let rule = texts(&["12", "123", "3"], listed);
             check(&single, &rule, &[], "", &[b"1", b"3"], &[]);
             check(&single, &rule, &[], "1", &[b"2"], &[]);
             check(&single, &rule, &[], "12", &[b"<end>", b"3"], &["<end>"]);
             check(&merged, &rule, &[], "", &[b"1", b"3", b"12", b"123"], &[]);
-            check(&merged, &rule, &["
-"], "12", &[b"<end>", b"3", b"
-"], &["<end>", "
-"]);
+            check(
+                &merged,
+                &rule,
+                &["
+"],
+                "12",
+                &[
+                    b"<end>", b"3", b"
+",
+                ],
+                &[
+                    "<end>", "
+",
+                ],
+            );
             check(&merged, &rule, &[], "2", &[], &[]);
         }
     }
 
     #[test]
     fn tokens_may_cross_the_end_into_a_stop_string() {
-        let vocab = vocab(&[b"", b"7", b"7
+        let vocab = vocab(&[
+            b"", b"7", b"7
 ", b"7
 
 ", b"
 ", b"
 
-x", b" 7", b"7,"]);
+x", b" 7", b"7,",
+        ]);
         for listed in [true, false] {
             let rule = texts(&["7", "77"], listed);
-            check(&vocab, &rule, &["
+            check(
+                &vocab,
+                &rule,
+                &["
 
-"], "", &[b"7", b"7
+"],
+                "",
+                &[
+                    b"7", b"7
 
-"], &[]);
-            check(&vocab, &rule, &["
+",
+                ],
+                &[],
+            );
+            check(
+                &vocab,
+                &rule,
+                &["
 
-"], "7", &[b"<end>", b"7", b"7
+"],
+                "7",
+                &[
+                    b"<end>", b"7", b"7
 
 ", b"
 ", b"
 
-x"], &["<end>", "
+x",
+                ],
+                &[
+                    "<end>", "
 ", "
 
-x"]);
-            check(&vocab, &rule, &["
-"], "", &[b"7", b"7
+x",
+                ],
+            );
+            check(
+                &vocab,
+                &rule,
+                &["
+"],
+                "",
+                &[
+                    b"7", b"7
 ", b"7
 
-"], &[]);
+",
+                ],
+                &[],
+            );
             check(&vocab, &texts(&[" 7"], listed), &[], "", &[b" 7"], &[]);
         }
     }

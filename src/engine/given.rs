@@ -22,9 +22,16 @@ pub struct Given {
 }
 
 enum Answer {
-    Rank { listed: Vec<Listed>, n: usize, reply: Reply },
+    Rank {
+        listed: Vec<Listed>,
+        n: usize,
+        reply: Reply,
+    },
     /// The reply is taken when it is sent.
-    Score { continuations: Vec<Vec<u32>>, reply: Option<ScoreReply> },
+    Score {
+        continuations: Vec<Vec<u32>>,
+        reply: Option<ScoreReply>,
+    },
 }
 
 impl Given {

@@ -139,7 +139,6 @@ pub struct Scores {
     pub usage: Usage,
 }
 
-
 /// Samples of one prompt, in token ids.
 pub struct Generate {
     /// The whole prompt, BOS included. Not empty.

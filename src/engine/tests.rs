@@ -167,7 +167,8 @@ fn claims_give_way_to_running_requests() {
 #[test]
 fn the_context_ends_texts_and_refuses_prompts() {
     let bench = Bench::new(100, |limits| limits.context = 256);
-    let endless = |length| Generate { max_tokens: 50, constraint: Some(Arc::new(Endless)), ..request(&prompt(length, 1)) };
+    let endless =
+        |length| Generate { max_tokens: 50, constraint: Some(Arc::new(Endless)), ..request(&prompt(length, 1)) };
     let done = bench.run(endless(250)).unwrap().remove(0);
     assert_eq!((done.finish, done.ids.len()), (Finish::Context(256), 6));
     let full = bench.run(endless(256)).unwrap().remove(0);
@@ -182,8 +183,8 @@ fn the_context_ends_texts_and_refuses_prompts() {
 fn stop_strings_end_tokens_and_lengths_end_texts() {
     let bench = Bench::new(100, |_| {});
     let free = |salt| Generate { max_tokens: 40, sampling: warm(), ..request(&prompt(9, salt)) };
-    let whole = (0..40).map(|salt| (salt, bench.run(free(salt)).unwrap().remove(0)));
-    let (salt, whole) = whole.filter(|(_, d)| d.ids.len() > 8 && d.text.is_ascii()).next().unwrap();
+    let mut whole = (0..40).map(|salt| (salt, bench.run(free(salt)).unwrap().remove(0)));
+    let (salt, whole) = whole.find(|(_, d)| d.ids.len() > 8 && d.text.is_ascii()).unwrap();
     let stop = whole.text.get(3..6).unwrap().to_string();
     let cut = bench.run(Generate { stop: vec![stop.clone()], ..free(salt) }).unwrap().remove(0);
     let before = whole.text.find(&stop).unwrap();
@@ -348,7 +349,11 @@ fn masks_keep_every_sample_right_and_end_it_when_it_is_closed() {
     for salt in 0..20 {
         let ask = Generate { n: 4, sampling: warm(), constraint: Some(Arc::clone(&rule)), ..request(&prompt(9, salt)) };
         for done in bench.run(ask).unwrap() {
-            assert!(matches!(rule.judge(&done.text), Judgement::Closed | Judgement::Open { complete: true }), "{}", done.text);
+            assert!(
+                matches!(rule.judge(&done.text), Judgement::Closed | Judgement::Open { complete: true }),
+                "{}",
+                done.text
+            );
             assert_eq!(done.finish, Finish::End);
             assert!(done.masked_logprob <= 1e-9);
         }
@@ -367,7 +372,11 @@ struct Without(char);
 
 impl Constraint for Without {
     fn judge(&self, text: &str) -> Judgement {
-        if text.contains(self.0) { Judgement::Dead(format!("`{}`", self.0)) } else { Judgement::Open { complete: true } }
+        if text.contains(self.0) {
+            Judgement::Dead(format!("`{}`", self.0))
+        } else {
+            Judgement::Open { complete: true }
+        }
     }
 
     fn masks(&self) -> bool {

@@ -50,7 +50,8 @@ impl Text {
         let from = self.bytes.len().saturating_sub(self.stops.longest().saturating_sub(1));
         self.bytes.extend_from_slice(token);
         self.ends.push(self.bytes.len());
-        let found = self.stops.iter().filter_map(|stop| Some((from + find(&self.bytes[from..], stop.as_bytes())?, stop)));
+        let found =
+            self.stops.iter().filter_map(|stop| Some((from + find(&self.bytes[from..], stop.as_bytes())?, stop)));
         let (at, stop) = found.min_by_key(|&(at, _)| at)?;
         let stop = stop.to_string();
         self.bytes.truncate(at);

@@ -147,7 +147,10 @@ mod tests {
         let texts: [&[u32]; 4] = [&[1], &[1, 2], &[1, 3, 2], &[2]];
         let mut trie = Trie::new(texts);
         assert_eq!(trie.inner(), [1, 3]);
-        assert_eq!((trie.path(3), trie.deepest_inner(0), trie.deepest_inner(2), trie.deepest_inner(3)), (vec![1, 3], 1, 3, 0));
+        assert_eq!(
+            (trie.path(3), trie.deepest_inner(0), trie.deepest_inner(2), trie.deepest_inner(3)),
+            (vec![1, 3], 1, 3, 0)
+        );
         assert!(trie.score(0).is_none());
         let logits = [0.5f32, 1.0, -0.5, 2.0];
         for node in [0, 1, 3] {

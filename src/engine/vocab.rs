@@ -28,7 +28,8 @@ impl Vocab {
     /// `pieces[id]` are the bytes token `id` writes (empty: none).
     pub fn new(pieces: Vec<Vec<u8>>, mut ends: Vec<u32>) -> Self {
         let pieces: Vec<Box<[u8]>> = pieces.into_iter().map(Vec::into_boxed_slice).collect();
-        let mut sorted: Vec<u32> = (0u32..).zip(&pieces).filter(|(_, piece)| !piece.is_empty()).map(|(id, _)| id).collect();
+        let mut sorted: Vec<u32> =
+            (0u32..).zip(&pieces).filter(|(_, piece)| !piece.is_empty()).map(|(id, _)| id).collect();
         sorted.sort_by(|&a, &b| pieces[a as usize].cmp(&pieces[b as usize]).then(a.cmp(&b)));
         ends.sort_unstable();
         ends.dedup();

@@ -77,7 +77,8 @@ impl Worker {
     /// Serves until it is told to stop. A panic fails every request, those in flight and those to come.
     pub fn serve(mut self, messages: &Receiver<Message>) {
         let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.run(messages))) else { return };
-        let error = Error::fault(format!("the engine failed inside ({}); start the program again", panic_text(&*panic)));
+        let error =
+            Error::fault(format!("the engine failed inside ({}); start the program again", panic_text(&*panic)));
         for job in &mut self.jobs {
             match &mut job.work {
                 Work::Samples(samples) => samples.reply().fail(error.clone()),
@@ -248,7 +249,8 @@ impl Worker {
     fn is_ready(&self, id: LaneId) -> bool {
         let job = &self.jobs[id.job];
         let lane = &job.lanes[id.lane];
-        let prompt_there = id.lane == 0 || job.started || matches!(job.work, Work::Samples(_)) || self.todo_of(&job.lanes[0]) == 0;
+        let prompt_there =
+            id.lane == 0 || job.started || matches!(job.work, Work::Samples(_)) || self.todo_of(&job.lanes[0]) == 0;
         !lane.done && !lane.parked && !lane.in_step && prompt_there
     }
 
@@ -292,7 +294,11 @@ impl Worker {
             return true;
         }
         let chunk = rows.min(path_len - len);
-        while self.tree.append(branch, &self.jobs[id.job].lanes[id.lane].path[len..len + chunk], &mut self.batch.slots).is_err() {
+        while self
+            .tree
+            .append(branch, &self.jobs[id.job].lanes[id.lane].path[len..len + chunk], &mut self.batch.slots)
+            .is_err()
+        {
             if !self.give_way_to(id) {
                 return false;
             }
@@ -310,7 +316,8 @@ impl Worker {
 
     /// Frees what a lane may take from others. False: nothing more.
     fn give_way_to(&mut self, id: LaneId) -> bool {
-        let done = self.jobs.iter_mut().flat_map(|job| &mut job.lanes).find(|l| l.done && !l.in_step && l.branch.is_some());
+        let done =
+            self.jobs.iter_mut().flat_map(|job| &mut job.lanes).find(|l| l.done && !l.in_step && l.branch.is_some());
         if let Some(branch) = done.and_then(|lane| lane.branch.take()) {
             self.tree.release(branch);
             return true;
@@ -338,8 +345,8 @@ impl Worker {
     /// Nobody had room: the oldest lane gets everything, or fails.
     fn make_way(&mut self) {
         self.unpark();
-        let mut lanes = (0..self.jobs.len())
-            .flat_map(|job| (0..self.jobs[job].lanes.len()).map(move |lane| LaneId { job, lane }));
+        let mut lanes =
+            (0..self.jobs.len()).flat_map(|job| (0..self.jobs[job].lanes.len()).map(move |lane| LaneId { job, lane }));
         let Some(oldest) = lanes.find(|&id| self.is_ready(id)) else { return };
         for (at, job) in self.jobs.iter_mut().enumerate() {
             for (lane_at, lane) in job.lanes.iter_mut().enumerate() {

@@ -18,8 +18,13 @@
 //!
 //! Sources: DeFT (arXiv 2404.00242) for the partitionings, FastTree (MLSys 2025) for choosing by cost.
 
+pub mod contender;
+pub mod cuda_plan;
+pub mod io;
 mod plan;
 pub mod reference;
+pub mod sample;
+pub mod selftest;
 #[cfg(test)]
 mod tests;
 

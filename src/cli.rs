@@ -44,7 +44,9 @@ pub fn main() -> ExitCode {
 fn run(cli: Cli) -> Result<u8> {
     let Cli { command, screen, common } = cli;
     match command {
-        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => host::start_screen(&common, &screen),
+        None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => {
+            host::start_screen(&common, &screen)
+        }
         None => {
             out::tell("no terminal: solving one puzzle as `totara solve --no-tui` does");
             solve::headless(&common, &solve::defaults())

@@ -14,6 +14,7 @@
 
 pub mod attend;
 pub mod cpu;
+pub mod cuda;
 pub mod selftest;
 pub mod weight;
 

@@ -11,5 +11,7 @@ pub mod tree;
 
 #[cfg(test)]
 pub(crate) mod testing;
+#[cfg(test)]
+mod tests;
 
 pub use run::{RunSpec, solve, start};

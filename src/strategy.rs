@@ -123,12 +123,15 @@ pub struct PromptSource {
 pub enum Evaluator {
     /// The puzzle's own check, of a beginning or of a whole answer.
     Checker { partial: bool },
-    /// Ask the model for a label; labels have weights; the mean of n replies, as a share of the largest weight.
+    /// Ask the model for a label; labels have weights; the mean of n replies, as a share of the largest weight. With
+    /// `scale`, ask for a number between its ends instead; the mean place on it, from 0 to 1.
     Value {
         prompt: PromptSource,
         format: Option<crate::lm::Format>,
         n: usize,
+        /// Empty where there is a scale.
         labels: BTreeMap<String, f64>,
+        scale: Option<(f64, f64)>,
         max_tokens: usize,
         temperature: f32,
     },

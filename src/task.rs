@@ -5,8 +5,10 @@
 pub mod constrain;
 pub mod csv;
 pub mod data;
+pub mod game24;
 pub mod list;
 pub mod number;
+pub mod rational;
 pub mod reference;
 pub mod set_intersection;
 pub mod sorting;
@@ -22,7 +24,7 @@ use std::sync::Arc;
 
 /// All tasks, the default one first.
 pub fn all() -> &'static [&'static dyn Task] {
-    &[&sorting::Sorting, &set_intersection::SetIntersection]
+    &[&sorting::Sorting, &set_intersection::SetIntersection, &game24::Game24]
 }
 
 /// The task of this name; the error names the nearest one and lists all.

@@ -23,7 +23,19 @@ fn a_row_has_the_contracts_fields() {
     let place = Place::new();
     let run = chance(&place, &["--task", "sorting", "--size", "4", "--seed", "3", "--strategy", "tot-dfs"]);
     let row = run.rows().remove(0);
-    for field in ["task", "id", "strategy", "solved", "error_score", "answer", "thoughts", "tokens", "logical_tokens", "seconds", "reason"] {
+    for field in [
+        "task",
+        "id",
+        "strategy",
+        "solved",
+        "error_score",
+        "answer",
+        "thoughts",
+        "tokens",
+        "logical_tokens",
+        "seconds",
+        "reason",
+    ] {
         assert!(row.get(field).is_some(), "no field {field} in {row}");
     }
     let solved = row["solved"].as_bool().expect("a boolean");
@@ -91,7 +103,9 @@ fn integers_of_any_length_and_sign_are_sorted() {
 #[test]
 fn two_sets_are_read_and_met() {
     let place = Place::new();
-    let row = chance(&place, &["--task", "set-intersection", "--input", "1 4 9 200; 200 9 2", "--strategy", "tot-dfs"]).rows().remove(0);
+    let row = chance(&place, &["--task", "set-intersection", "--input", "1 4 9 200; 200 9 2", "--strategy", "tot-dfs"])
+        .rows()
+        .remove(0);
     assert_eq!(row["solved"], true, "{row}");
     let mut answer: Vec<_> = row["answer"].as_array().expect("an array").iter().filter_map(Value::as_i64).collect();
     answer.sort_unstable();
@@ -137,7 +151,11 @@ fn strategy_mistakes_name_the_line_and_the_nearest_key() {
     let typo = good.replacen("  depth:", "  depht:", 1);
     check("typo.yaml", &typo, &["depht", "depth", &format!("{}:", line(&typo, "depht"))]);
     let twice = good.replacen("  depth:", "  depth: 3\n  depth:", 1);
-    check("twice.yaml", &twice, &["depth", &line(&twice, "  depth:").to_string(), &(line(&twice, "  depth:") + 1).to_string()]);
+    check(
+        "twice.yaml",
+        &twice,
+        &["depth", &line(&twice, "  depth:").to_string(), &(line(&twice, "  depth:") + 1).to_string()],
+    );
     check("odd.yaml", "version: [1", &["odd.yaml"]);
     check("empty.yaml", "", &["empty.yaml"]);
 }

@@ -2,13 +2,15 @@
 //!
 //! Only segments on the rows' paths are looked at. The plan is a pure function of tree, rows, method and [`Parallel`];
 //! the planner keeps its buffers, so a step allocates nothing once it has seen one of its size. Cost: linear in rows,
-//! segments on their paths, and pages and blocks of those segments.
+//! segments on their paths, and pages and blocks of those segments; linear in rows alone where a decode step only grew
+//! the tails (`plan/grow.rs`). A planner serves one tree.
 
 use super::{Method, QueryRow};
 use crate::device::attend::{AttendWork, BLOCK, Io, Piece, Unit};
 use crate::kv::{SegmentId, TokenTree, pages_of};
 use std::ops::Range;
 
+mod grow;
 mod tasks;
 
 /// How much runs at once, for the methods that balance: a task is done once for each K/V head.
@@ -63,6 +65,15 @@ pub struct Planner {
     starts: Vec<u32>,
     /// First unit of each node that begins blocks, for `deft-node`.
     node_units: Vec<u32>,
+    /// For each piece found that ends a row's path, its place in `found` and the row's node; then, by work row, the
+    /// placed piece.
+    ends: Vec<(u32, u32)>,
+    tails: Vec<grow::Tail>,
+    /// Whether `auto` split units by rows.
+    split: bool,
+    /// The rows and the tree's shape of the last plan.
+    rows: Vec<QueryRow>,
+    shape_version: u64,
 }
 
 impl Planner {
@@ -85,6 +96,11 @@ impl Planner {
             found: Vec::new(),
             starts: Vec::new(),
             node_units: Vec::new(),
+            ends: Vec::new(),
+            tails: Vec::new(),
+            split: false,
+            rows: Vec::new(),
+            shape_version: 0,
         }
     }
 
@@ -99,6 +115,9 @@ impl Planner {
 
     /// Plans a step. Panics where a row lies outside its branch.
     pub fn plan(&mut self, tree: &TokenTree, rows: &[QueryRow]) -> &AttendWork {
+        if self.grow(tree, rows) {
+            return &self.work;
+        }
         self.collect_nodes(tree, rows);
         self.order_rows(rows);
         self.list_pages(tree);
@@ -108,6 +127,7 @@ impl Planner {
         }
         self.count();
         self.make_tasks();
+        self.remember(tree, rows);
         &self.work
     }
 
@@ -253,6 +273,11 @@ impl Planner {
             n.first_page = self.work.pages.len() as u32;
             let pages = &tree.segment_pages(n.segment)[..pages_of(n.start, n.end)];
             self.work.pages.extend(pages.iter().map(|p| p.0));
+            if n.first_child.is_none() {
+                // Room for the pages into which the tail grows inside its last block; any page stands in until then.
+                let room = pages_of(n.start, n.end.next_multiple_of(BLOCK as u32)) - pages.len();
+                self.work.pages.extend(std::iter::repeat_n(pages[0].0, room));
+            }
         }
     }
 
@@ -261,6 +286,7 @@ impl Planner {
         self.work.units.clear();
         self.node_units.clear();
         self.found.clear();
+        self.ends.clear();
         for i in 0..self.preorder.len() {
             let node = self.preorder[i] as usize;
             let n = self.nodes[node];
@@ -277,6 +303,9 @@ impl Planner {
                 }
                 self.found.push((unit, piece));
             }
+            if n.own_rows > 0 {
+                self.ends.push((self.found.len() as u32 - 1, node as u32));
+            }
             self.nodes[node].last_unit = unit;
         }
         self.place_pieces();
@@ -286,6 +315,7 @@ impl Planner {
     fn group_by_query(&mut self, rows: &[QueryRow]) {
         self.work.units.clear();
         self.found.clear();
+        self.ends.clear();
         for i in 0..self.preorder.len() {
             let node = self.preorder[i];
             let Node { rows: (from, _), own_rows, .. } = self.nodes[node as usize];
@@ -297,6 +327,7 @@ impl Planner {
                     end += 1;
                 }
                 self.query_units(node, first..end);
+                self.ends.push((self.found.len() as u32 - 1, node));
                 first = end;
             }
         }
@@ -357,9 +388,15 @@ impl Planner {
         }
         work.pieces.clear();
         work.pieces.resize(self.found.len(), Piece { start: 0, len: 0, first_page: 0, rows: 0..0 });
-        for (unit, piece) in self.found.drain(..) {
+        self.tails.clear();
+        let mut ends = self.ends.iter().peekable();
+        for (i, (unit, piece)) in self.found.drain(..).enumerate() {
             let at = &mut self.starts[unit as usize];
             work.pieces[*at as usize] = piece;
+            // Nodes come in the order of their rows, so a tail a row is in the rows' order.
+            if let Some(&(_, node)) = ends.next_if(|(end, _)| *end == i as u32) {
+                self.tails.push(grow::Tail { node, piece: *at });
+            }
             *at += 1;
         }
     }

@@ -4,144 +4,32 @@
 use super::*;
 use crate::base::rng;
 use crate::device::attend::{AttendWork, BLOCK};
-use crate::device::cpu::attend::{Attention, Heads, KvLayer, ParallelFor, kernels, serial};
-use crate::kv::{PAGE_TOKENS, Slot, TokenTree, pages_of};
-use half::f16;
+use crate::device::cpu::attend::{Attention, Heads, kernels, serial};
+use crate::kv::{TokenTree, pages_of};
 use proptest::prelude::*;
 use rand::Rng;
 use rayon::prelude::*;
+use sample::{Number, Sample};
 use std::collections::HashSet;
 
 fn rayon_for(n: usize, f: &(dyn Fn(usize) + Sync)) {
     (0..n).into_par_iter().for_each(f);
 }
 
-/// A number in -1..1 for each seed and index (SplitMix64).
-fn number(seed: u64, i: u64) -> f32 {
-    let mut z = seed.wrapping_add(i.wrapping_mul(0x9e37_79b9_7f4a_7c15));
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
+/// The output of one method, its plan checked.
+fn run(s: &Sample, method: Method, rows: &[QueryRow]) -> Vec<f32> {
+    let mut planner = Planner::new(method);
+    let work = planner.plan(&s.tree, rows);
+    check_work(work, rows, &s.tree, method);
+    s.run(&mut Attention::new(s.heads).unwrap(), work, &s.queries(rows), &serial)
 }
 
-fn hash(seed: u64, token: u32) -> u64 {
-    (seed ^ u64::from(token)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29).wrapping_add(u64::from(token) + 1)
-}
-
-/// A tree and its K/V. The numbers of a token are a function of its path, as in a model.
-struct World {
-    heads: Heads,
-    half: bool,
-    tree: TokenTree,
-    f32s: Vec<f32>,
-    f16s: Vec<f16>,
-}
-
-impl World {
-    fn new(pages: usize, heads: Heads, half: bool) -> Self {
-        let n = pages * heads.page_numbers();
-        // What nobody wrote must not matter: it is NaN.
-        let f32s = if half { Vec::new() } else { vec![f32::NAN; n] };
-        let f16s = if half { vec![f16::NAN; n] } else { Vec::new() };
-        Self { heads, half, tree: TokenTree::new(pages), f32s, f16s }
-    }
-
-    fn append(&mut self, b: BranchId, ids: &[u32]) {
-        let mut path = self.tree.tokens(b).into_iter().fold(7, hash);
-        let mut slots = Vec::new();
-        self.tree.append(b, ids, &mut slots).unwrap();
-        for (&id, slot) in ids.iter().zip(slots) {
-            path = hash(path, id);
-            self.write(slot, path);
-        }
-    }
-
-    fn write(&mut self, slot: Slot, path: u64) {
-        let d = self.heads.head_size;
-        for (i, kv) in token_kv(path, &self.heads, self.half).into_iter().enumerate() {
-            // i runs over [K|V][kv_head][d].
-            let (half, head, k) = (i / (self.heads.kv_heads * d), i / d % self.heads.kv_heads, i % d);
-            let at = (((slot.page.0 as usize * self.heads.kv_heads + head) * 2 + half) * PAGE_TOKENS
-                + usize::from(slot.offset))
-                * d
-                + k;
-            if self.half {
-                self.f16s[at] = f16::from_f32(kv);
-            } else {
-                self.f32s[at] = kv;
-            }
-        }
-    }
-
-    fn kv(&self) -> KvLayer<'_> {
-        if self.half { KvLayer::F16(&self.f16s) } else { KvLayer::F32(&self.f32s) }
-    }
-
-    /// The query of a row: a function of its path, so that the same row in another tree is the same.
-    fn queries(&self, rows: &[QueryRow]) -> Vec<f32> {
-        let width = self.heads.heads * self.heads.head_size;
-        let path =
-            |r: &QueryRow| self.tree.tokens(r.branch)[..=r.position as usize].iter().fold(99, |h, &t| hash(h, t));
-        rows.iter().flat_map(|r| (0..width as u64).map(move |i| 2.0 * number(path(r), i))).collect()
-    }
-
-    fn run_with(
-        &self,
-        attention: &mut Attention,
-        work: &AttendWork,
-        rows: &[QueryRow],
-        how: ParallelFor<'_>,
-    ) -> Vec<f32> {
-        let q = self.queries(rows);
-        let mut out = vec![f32::NAN; q.len()];
-        attention.run(work, self.kv(), &q, &mut out, how);
-        out
-    }
-
-    fn run(&self, method: Method, rows: &[QueryRow]) -> Vec<f32> {
-        let mut planner = Planner::new(method);
-        let work = planner.plan(&self.tree, rows);
-        check_work(work, rows, &self.tree, method);
-        self.run_with(&mut Attention::new(self.heads).unwrap(), work, rows, &serial)
-    }
-
-    fn reference(&self, row: &QueryRow, q: &[f32]) -> Vec<f64> {
-        let n = self.heads.kv_heads * self.heads.head_size;
-        let mut path = 7;
-        let tokens: Vec<Vec<f32>> = self.tree.tokens(row.branch)[..=row.position as usize]
-            .iter()
-            .map(|&t| {
-                path = hash(path, t);
-                token_kv(path, &self.heads, self.half)
-            })
-            .collect();
-        let query = reference::Query {
-            q,
-            keys: tokens.iter().map(|t| &t[..n]).collect(),
-            values: tokens.iter().map(|t| &t[n..]).collect(),
-        };
-        reference::attend(&query, self.heads.heads, self.heads.kv_heads, self.heads.head_size).0
-    }
-
-    /// Every output number within `tol` of the reference, NaN failing.
-    fn compare(&self, rows: &[QueryRow], out: &[f32], tol: f64) {
-        let width = self.heads.heads * self.heads.head_size;
-        let q = self.queries(rows);
-        rows.par_iter().enumerate().for_each(|(i, row)| {
-            let expected = self.reference(row, &q[i * width..(i + 1) * width]);
-            for (a, b) in out[i * width..(i + 1) * width].iter().zip(&expected) {
-                let diff = (f64::from(*a) - b).abs();
-                assert!(!(diff.is_nan() || diff > tol), "row {i} {row:?}: {a} instead of {b}");
-            }
-        });
-    }
-}
-
-/// `[K|V][kv_head][d]` of the token at the end of `path`, as stored.
-fn token_kv(path: u64, heads: &Heads, half: bool) -> Vec<f32> {
-    let n = 2 * heads.kv_heads * heads.head_size;
-    let store = |x: f32| if half { f16::from_f32(x).to_f32() } else { x };
-    (0..n as u64).map(|i| store(number(path, i))).collect()
+/// Every output number within `tol` of the reference, NaN failing.
+fn compare(s: &Sample, rows: &[QueryRow], out: &[f32], tol: f64) {
+    (0..rows.len()).into_par_iter().for_each(|i| {
+        let diff = s.error(rows, out, std::iter::once(i));
+        assert!(!(diff.is_nan() || diff > tol), "row {i} {:?} is off by {diff}", rows[i]);
+    });
 }
 
 /// What any plan must fulfil: every row sees every position of its path once, through the page that holds it.
@@ -209,7 +97,7 @@ fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree, method: Me
 #[derive(Debug, Clone)]
 struct Spec {
     heads: Heads,
-    half: bool,
+    number: Number,
     seed: u64,
     leaves: usize,
     longest_run: usize,
@@ -224,30 +112,29 @@ fn heads(group: usize, kv_heads: usize, head_size: usize) -> Heads {
 fn spec() -> impl Strategy<Value = Spec> {
     let sizes = (prop::sample::select(vec![1, 3, 4, 8]), 1..3usize, prop::sample::select(vec![8, 24, 64, 80, 96, 128]));
     let leaves = prop_oneof![3 => 1..8usize, 2 => 8..40usize, 1 => 40..300usize];
-    (sizes, any::<bool>(), any::<u64>(), leaves, 1..90usize, 1..600usize, 0..5u8).prop_map(
-        |((g, h, d), half, seed, leaves, longest_run, first_run, shape)| Spec {
+    (sizes, prop::sample::select(vec![Number::F16, Number::F32]), any::<u64>(), leaves, 1..90usize, 1..600usize, 0..5u8)
+        .prop_map(|((g, h, d), number, seed, leaves, longest_run, first_run, shape)| Spec {
             heads: heads(g, h, d),
-            half,
+            number,
             seed,
             leaves,
             longest_run,
             first_run,
             shape,
-        },
-    )
+        })
 }
 
 /// Grows the tree and chooses rows: mostly one a branch at its end, sometimes many, sometimes none.
-fn grow(spec: &Spec) -> (World, Vec<QueryRow>) {
+fn grow(spec: &Spec) -> (Sample, Vec<QueryRow>) {
     let mut r = rng::stream(spec.seed, "tree", &[]);
     let pages = pages_of(0, spec.first_run as u32) + spec.leaves * (spec.longest_run / 8 + 4) + 8;
-    let mut w = World::new(pages, spec.heads, spec.half);
+    let mut w = Sample::new(pages, spec.heads, spec.number);
     let first = w.tree.open();
     let run = |r: &mut rand_chacha::ChaCha8Rng, longest: usize| {
         (0..r.random_range(1..=longest)).map(|_| r.random_range(0..50)).collect::<Vec<u32>>()
     };
     let ids = run(&mut r, spec.first_run);
-    w.append(first, &ids);
+    w.append(first, &ids).unwrap();
     let mut branches = vec![first];
     while branches.len() < spec.leaves {
         let from = match spec.shape {
@@ -261,11 +148,11 @@ fn grow(spec: &Spec) -> (World, Vec<QueryRow>) {
         // An empty node: a branch with nothing of its own.
         if w.tree.is_empty(b) || r.random_range(0..8) > 0 {
             let ids = run(&mut r, spec.longest_run);
-            w.append(b, &ids);
+            w.append(b, &ids).unwrap();
         }
         if spec.shape != 0 && r.random_range(0..2) == 0 {
             let ids = run(&mut r, spec.longest_run.min(5));
-            w.append(from, &ids);
+            w.append(from, &ids).unwrap();
         }
         branches.push(b);
     }
@@ -293,31 +180,31 @@ proptest! {
     #[test]
     fn random_trees_agree_with_the_reference(spec in spec()) {
         let (w, rows) = grow(&spec);
-        let out = w.run(Method::Flatten, &rows);
-        w.compare(&rows, &out, 5e-6);
+        let out = run(&w, Method::Flatten, &rows);
+        compare(&w, &rows, &out, 5e-6);
     }
 
     /// All methods, threads and row subsets give the same bits, and the same as each row's path alone in a tree of its own.
     #[test]
     fn a_row_depends_on_its_own_path_alone(spec in spec()) {
         let (mut w, rows) = grow(&spec);
-        let out = w.run(Method::Flatten, &rows);
+        let out = run(&w, Method::Flatten, &rows);
         for method in [Method::Auto, Method::Node, Method::NodeChunk, Method::Radix] {
-            assert_eq!(bits(&w.run(method, &rows)), bits(&out), "{method}");
+            assert_eq!(bits(&run(&w, method, &rows)), bits(&out), "{method}");
         }
         let mut planner = Planner::with_parallel(Method::Auto, Parallel { threads: 64, kv_heads: 1, group: 4 });
         let work = planner.plan(&w.tree, &rows);
         check_work(work, &rows, &w.tree, Method::Auto);
-        let split = w.run_with(&mut Attention::new(w.heads).unwrap(), work, &rows, &rayon_for);
+        let split = w.run(&mut Attention::new(w.heads).unwrap(), work, &w.queries(&rows), &rayon_for);
         assert_eq!(bits(&split), bits(&out), "split by rows, on threads");
         // Alone, in a tree of its own.
         let width = w.heads.heads * w.heads.head_size;
         for i in (0..rows.len()).step_by(rows.len().div_ceil(5)) {
             let path = w.tree.tokens(rows[i].branch)[..=rows[i].position as usize].to_vec();
-            let mut chain = World::new(pages_of(0, path.len() as u32), w.heads, w.half);
+            let mut chain = Sample::new(pages_of(0, path.len() as u32), w.heads, w.number);
             let branch = chain.tree.open();
-            chain.append(branch, &path);
-            let alone = chain.run(Method::Flatten, &[QueryRow { branch, position: rows[i].position }]);
+            chain.append(branch, &path).unwrap();
+            let alone = run(&chain, Method::Flatten, &[QueryRow { branch, position: rows[i].position }]);
             assert_eq!(bits(&alone), bits(&out[i * width..(i + 1) * width]), "row {i} alone");
         }
         // Segments split by newcomers at every place they can be.
@@ -332,12 +219,42 @@ proptest! {
             }
         }
         w.tree.check();
-        assert_eq!(bits(&w.run(Method::Flatten, &rows)), bits(&out), "after splits");
+        assert_eq!(bits(&run(&w, Method::Flatten, &rows)), bits(&out), "after splits");
         // Every third row alone with its like.
         let some: Vec<usize> = (0..rows.len()).step_by(3).collect();
-        let part = w.run(Method::Flatten, &some.iter().map(|&i| rows[i]).collect::<Vec<_>>());
+        let part = run(&w, Method::Flatten, &some.iter().map(|&i| rows[i]).collect::<Vec<_>>());
         for (j, &i) in some.iter().enumerate() {
             assert_eq!(bits(&part[j * width..(j + 1) * width]), bits(&out[i * width..(i + 1) * width]));
+        }
+    }
+
+    /// Decode steps, forks and prunes: the planner that follows them gives what a new one gives.
+    #[test]
+    fn following_a_run_equals_planning_anew(spec in spec(), method in prop::sample::select(Method::LIVE.to_vec())) {
+        let spec = Spec { leaves: spec.leaves.min(40), heads: heads(1, 1, 8), ..spec };
+        let (s, rows) = grow(&spec);
+        let mut tree = s.tree;
+        let mut r = rng::stream(spec.seed, "steps", &[]);
+        let mut branches: Vec<BranchId> = rows.iter().map(|r| r.branch).collect();
+        branches.dedup();
+        let how = Parallel { threads: r.random_range(1..5), kv_heads: 2, group: 3 };
+        let mut planner = Planner::with_parallel(method, how);
+        for step in 0..60u32 {
+            match r.random_range(0..20) {
+                0 => branches.push(tree.fork(branches[0])),
+                1 if branches.len() > 1 => tree.drop_branch(branches.swap_remove(1), 0),
+                _ => {}
+            }
+            let mut slots = Vec::new();
+            branches.retain(|&b| tree.append(b, &[step], &mut slots).is_ok());
+            if branches.is_empty() {
+                break;
+            }
+            let rows: Vec<QueryRow> =
+                branches.iter().map(|&branch| QueryRow { branch, position: tree.len(branch) as u32 - 1 }).collect();
+            let work = planner.plan(&tree, &rows);
+            check_work(work, &rows, &tree, method);
+            assert_eq!(work, Planner::with_parallel(method, how).plan(&tree, &rows), "{method}, step {step}");
         }
     }
 
@@ -349,8 +266,8 @@ proptest! {
         let work = planner.plan(&w.tree, &rows);
         for table in kernels::available() {
             let mut attention = Attention::with_kernels(w.heads, table).unwrap();
-            let out = w.run_with(&mut attention, work, &rows, &serial);
-            w.compare(&rows, &out, 5e-6);
+            let out = w.run(&mut attention, work, &w.queries(&rows), &serial);
+            compare(&w, &rows, &out, 5e-6);
         }
     }
 }
@@ -390,25 +307,20 @@ fn io_follows_the_formulas() {
 /// A NaN in the K/V that a row sees comes out; one that it does not see stays out.
 #[test]
 fn nan_reaches_exactly_the_rows_that_see_it() {
-    for half in [false, true] {
-        let mut w = World::new(64, heads(3, 1, 64), half);
+    for number in [Number::F16, Number::F32] {
+        let mut w = Sample::new(64, heads(3, 1, 64), number);
         let a = w.tree.open();
         w.append(a, &[1; 70]);
         let b = w.tree.fork(a);
         w.append(a, &[2; 10]);
         w.append(b, &[3; 10]);
-        let slot = w.tree.slots(b)[75];
-        let at = slot.page.0 as usize * w.heads.page_numbers() + usize::from(slot.offset) * 64;
-        if half {
-            w.f16s[at] = f16::NAN
-        } else {
-            w.f32s[at] = f32::NAN
-        }
+        let at = w.index(w.tree.slots(b)[75], 0);
+        w.arena.set(at, f32::NAN);
         let rows = [(a, 79), (b, 74), (b, 75), (b, 79)].map(|(branch, position)| QueryRow { branch, position });
         for table in kernels::available() {
             let mut planner = Planner::new(Method::Flatten);
             let work = planner.plan(&w.tree, &rows);
-            let out = w.run_with(&mut Attention::with_kernels(w.heads, table).unwrap(), work, &rows, &serial);
+            let out = w.run(&mut Attention::with_kernels(w.heads, table).unwrap(), work, &w.queries(&rows), &serial);
             let nan: Vec<bool> = out.chunks(3 * 64).map(|row| row.iter().all(|x| x.is_nan())).collect();
             assert_eq!(nan, [false, false, true, true], "{}", table.name);
             assert!(out[..2 * 3 * 64].iter().all(|x| x.is_finite()));

@@ -195,6 +195,9 @@ pub struct EvalArgs {
     /// Go on where an earlier run into the same folder stopped
     #[arg(long)]
     pub resume: bool,
+    /// Record every run into the folder's events/
+    #[arg(long)]
+    pub records: bool,
     /// Only the i-th of n parts of the puzzles
     #[arg(long, value_name = "i/n")]
     pub shard: Option<String>,

@@ -78,7 +78,9 @@ async fn answer(common: &Common, args: &CompleteArgs, lm: &dyn Lm, request: Gene
                 failed = true;
                 out::tell(&format!("totara: {why}"));
             }
-            Finish::Context(limit) if !common.quiet => out::tell(&format!("stopped at the context's limit of {limit} tokens")),
+            Finish::Context(limit) if !common.quiet => {
+                out::tell(&format!("stopped at the context's limit of {limit} tokens"))
+            }
             _ => {}
         }
     }

@@ -43,25 +43,41 @@ fn look(common: &Common) -> Result<u8> {
     let mut rows: Vec<(&str, String)> = Vec::new();
     let sets: Vec<String> = Simd::available().iter().map(|s| s.to_string()).collect();
     rows.push(("cpu", format!("{} threads, {} (best: {})", default_threads(), sets.join(", "), Simd::best())));
-    rows.push(("memory", match free_ram() {
-        Some(bytes) => format!("{} free", Human(bytes)),
-        None => "unknown: neither /proc/meminfo nor a control group can be read; give --kv-budget".into(),
-    }));
+    rows.push((
+        "memory",
+        match free_ram() {
+            Some(bytes) => format!("{} free", Human(bytes)),
+            None => "unknown: neither /proc/meminfo nor a control group can be read; give --kv-budget".into(),
+        },
+    ));
     rows.push(("terminal", terminal()));
-    rows.push(("model cache", match store::models_dir() {
-        Ok(dir) => format!("{}{}", dir.display(), writable(&dir)),
-        Err(e) => e.message().to_string(),
-    }));
+    rows.push((
+        "model cache",
+        match store::models_dir() {
+            Ok(dir) => format!("{}{}", dir.display(), writable(&dir)),
+            Err(e) => e.message().to_string(),
+        },
+    ));
     let models = list::list(common.model_dir.as_deref());
     let good = models.iter().filter(|m| matches!(m.state, State::Info(_))).count();
     let bad = models.iter().filter(|m| matches!(m.state, State::Bad(_))).count();
     let hint = if good == 0 { ": `totara model pull` gets the default one" } else { "" };
     rows.push(("models", format!("{good} here, {bad} unusable{hint}")));
-    rows.push(("records", match record::runs_folder() {
-        Ok(dir) => format!("{}{}", dir.display(), writable(&dir)),
-        Err(e) => e.message().to_string(),
-    }));
-    rows.push(("program", format!("totara {} ({})", env!("CARGO_PKG_VERSION"), solve::command_line().first().cloned().unwrap_or_default())));
+    rows.push((
+        "records",
+        match record::runs_folder() {
+            Ok(dir) => format!("{}{}", dir.display(), writable(&dir)),
+            Err(e) => e.message().to_string(),
+        },
+    ));
+    rows.push((
+        "program",
+        format!(
+            "totara {} ({})",
+            env!("CARGO_PKG_VERSION"),
+            solve::command_line().first().cloned().unwrap_or_default()
+        ),
+    ));
     for (subject, text) in rows {
         if common.json {
             out::json(&json!({"subject": subject, "text": text}))?;
@@ -75,7 +91,8 @@ fn look(common: &Common) -> Result<u8> {
 fn terminal() -> String {
     let set = |name: &str| std::env::var(name).unwrap_or_else(|_| "not set".into());
     let size = crossterm::terminal::size().map(|(w, h)| format!("{w}x{h}")).unwrap_or_else(|_| "size unknown".into());
-    let is = if std::io::stdout().is_terminal() { "yes" } else { "no: the screen needs one, `solve --no-tui` does not" };
+    let is =
+        if std::io::stdout().is_terminal() { "yes" } else { "no: the screen needs one, `solve --no-tui` does not" };
     let colour = if std::env::var_os("NO_COLOR").is_some() { "none (NO_COLOR)" } else { "yes" };
     format!("{is}, {size}, TERM {}, LANG {}, colour {colour}", set("TERM"), set("LANG"))
 }

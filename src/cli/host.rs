@@ -11,10 +11,14 @@ use crate::search::run::{RunHandle, RunSpec, start};
 use crate::strategy::library;
 use crate::task::{self, Puzzle};
 use crate::tui::{
-    self, Choice, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source, StrategyItem, TaskItem, ThemeName,
+    self, Choice, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source, StrategyItem, TaskItem,
+    ThemeName,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// Recorded runs that the start screen offers.
+const LISTED_RUNS: usize = 30;
 
 /// `totara` on a terminal.
 pub fn start_screen(common: &Common, screen: &ScreenArgs) -> Result<u8> {
@@ -49,7 +53,12 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
 /// Opens the screen, and prints the answer once it is closed.
 fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &SolveArgs) -> Result<u8> {
     let runtime = runtime()?;
-    let host = Arc::new(Program { common: common.clone(), args: args.clone(), runtime: runtime.handle().clone(), lm: Mutex::new(None) });
+    let host = Arc::new(Program {
+        common: common.clone(),
+        args: args.clone(),
+        runtime: runtime.handle().clone(),
+        lm: Mutex::new(None),
+    });
     let left = tui::run(host, initial, options(screen))?;
     finish(common, &left)
 }
@@ -139,13 +148,17 @@ impl Host for Program {
     fn strategies(&self, task: &str) -> Vec<StrategyItem> {
         let first = task::by_name(task).map(|t| t.default_strategy()).unwrap_or_default();
         let mut items: Vec<_> = library::list()
-            .into_iter()
+            .iter()
             .filter(|i| i.task == task)
-            .map(|i| StrategyItem { name: i.name.to_string(), about: i.about.to_string(), error: None })
+            .map(|i| StrategyItem {
+                name: i.name.to_string(),
+                about: library::read(i).map(|s| s.about).unwrap_or_default(),
+                error: None,
+            })
             .collect();
         items.sort_by_key(|i| i.name != first);
         for name in files_here() {
-            items.push(match library::resolve(&name, task) {
+            items.push(match library::load(&name, task) {
                 Ok(s) => StrategyItem { name, about: s.about.clone(), error: None },
                 Err(e) => StrategyItem { name, about: String::new(), error: Some(e.message().to_string()) },
             });
@@ -153,10 +166,15 @@ impl Host for Program {
         if let Some(named) = &self.args.strategy
             && !items.iter().any(|i| i.name == *named)
         {
-            items.insert(0, match library::resolve(named, task) {
-                Ok(s) => StrategyItem { name: named.clone(), about: s.about.clone(), error: None },
-                Err(e) => StrategyItem { name: named.clone(), about: String::new(), error: Some(e.message().to_string()) },
-            });
+            items.insert(
+                0,
+                match library::load(named, task) {
+                    Ok(s) => StrategyItem { name: named.clone(), about: s.about.clone(), error: None },
+                    Err(e) => {
+                        StrategyItem { name: named.clone(), about: String::new(), error: Some(e.message().to_string()) }
+                    }
+                },
+            );
         }
         items
     }
@@ -166,7 +184,10 @@ impl Host for Program {
     }
 
     fn last_runs(&self) -> Vec<RunItem> {
-        record::list().unwrap_or_default().into_iter().map(|r| RunItem { id: r.id, about: r.about }).collect()
+        record::newest(LISTED_RUNS)
+            .into_iter()
+            .map(|h| RunItem { id: h.id, about: format!("{} {} {}", h.started, h.strategy, h.title) })
+            .collect()
     }
 
     fn preview(&self, choice: &Choice) -> Result<String> {
@@ -175,7 +196,7 @@ impl Host for Program {
 
     fn start(&self, choice: &Choice, progress: &Progress) -> Result<RunHandle> {
         let puzzle = self.puzzle(choice)?;
-        let strategy = Arc::new(library::resolve(&choice.strategy, &choice.task)?);
+        let strategy = Arc::new(library::load(&choice.strategy, &choice.task)?);
         let lm = self.model(&choice.model, progress)?;
         let limits: Limits = self.args.limits.limits()?;
         let seed = match &choice.source {

@@ -72,7 +72,9 @@ impl Progress for Told {
                 let mut bar = bar.lock().unwrap_or_else(PoisonError::into_inner);
                 let shown = bar.get_or_insert_with(|| {
                     let bar = ProgressBar::new(total);
-                    if let Ok(style) = ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}") {
+                    if let Ok(style) =
+                        ProgressStyle::with_template("{bar:40} {bytes}/{total_bytes} {bytes_per_sec} {eta}")
+                    {
                         bar.set_style(style);
                     }
                     bar
@@ -91,7 +93,10 @@ impl Progress for Told {
                 }
             }
             Self::To(tell) => {
-                tell(format!("fetching the model: {} of {}", Human(done), Human(total)), Some(done as f64 / total.max(1) as f64));
+                tell(
+                    format!("fetching the model: {} of {}", Human(done), Human(total)),
+                    Some(done as f64 / total.max(1) as f64),
+                );
             }
         }
     }
@@ -118,7 +123,9 @@ pub fn engine(common: &Common, told: &Told) -> Result<Arc<EngineLm>> {
 pub fn model(common: &Common, told: &Told) -> Result<Model> {
     let spec = common.model.clone().unwrap_or_else(store::default_spec);
     if spec == "random-proposer" || spec.starts_with("scripted:") {
-        return Err(Error::input(format!("--model {spec} has no weights; name a GGUF file, a folder or a known model")));
+        return Err(Error::input(format!(
+            "--model {spec} has no weights; name a GGUF file, a folder or a known model"
+        )));
     }
     let options = OpenOptions {
         model_dir: common.model_dir.as_deref(),
@@ -154,14 +161,21 @@ pub fn choices(common: &Common) -> Vec<ModelItem> {
         .into_iter()
         .map(|entry| {
             let (bytes, note, error) = match entry.state {
-                State::Info(info) => (Some(info.file_bytes), format!("{} layers, context {}", info.layers, info.context), None),
+                State::Info(info) => {
+                    (Some(info.file_bytes), format!("{} layers, context {}", info.layers, info.context), None)
+                }
                 State::NotFetched(bytes) => (Some(bytes), "fetched on first use".to_string(), None),
                 State::Bad(why) => (None, String::new(), Some(why)),
             };
             ModelItem { name: entry.name, bytes, note, error }
         })
         .collect();
-    items.push(ModelItem { name: "random-proposer".into(), bytes: None, note: "chance in the model's place: the control".into(), error: None });
+    items.push(ModelItem {
+        name: "random-proposer".into(),
+        bytes: None,
+        note: "chance in the model's place: the control".into(),
+        error: None,
+    });
     match items.iter().position(|i| i.name == named) {
         Some(at) => items[..=at].rotate_right(1),
         None => items.insert(0, ModelItem { name: named, bytes: None, note: String::new(), error: None }),

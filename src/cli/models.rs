@@ -23,7 +23,12 @@ pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
                 out::line(&match &entry.state {
                     State::Info(info) => {
                         let path = entry.path.as_deref().map(|p| p.display().to_string()).unwrap_or_default();
-                        format!("{name:<32} {:>9}  {}  {}", Human(info.file_bytes).to_string(), info.architecture, sanitize_line(&path))
+                        format!(
+                            "{name:<32} {:>9}  {}  {}",
+                            Human(info.file_bytes).to_string(),
+                            info.architecture,
+                            sanitize_line(&path)
+                        )
                     }
                     State::NotFetched(bytes) => {
                         format!("{name:<32} {:>9}  not here yet: `totara model pull {name}`", Human(*bytes).to_string())

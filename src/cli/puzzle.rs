@@ -21,9 +21,10 @@ pub fn puzzle(args: &PuzzleArgs, seed: u64) -> Result<Arc<dyn Puzzle>> {
     if let (Some(data), Some(id)) = (&args.data, &args.id) {
         let puzzles = task.read_data(data)?;
         let count = puzzles.len();
-        return puzzles.into_iter().find(|p| p.id() == id).ok_or_else(|| {
-            Error::input(format!("{}: no puzzle with id `{id}` among its {count}", data.display()))
-        });
+        return puzzles
+            .into_iter()
+            .find(|p| p.id() == id)
+            .ok_or_else(|| Error::input(format!("{}: no puzzle with id `{id}` among its {count}", data.display())));
     }
     task.generate(args.size.unwrap_or(DEFAULT_SIZE), seed)
 }
@@ -33,7 +34,9 @@ pub fn text(given: &str, flag: &str) -> Result<String> {
     let (name, read) = match given.strip_prefix('@') {
         Some(path) => (
             path.to_string(),
-            std::fs::File::open(path).map_err(|e| Error::input(format!("{flag}: {path}: {e}"))).map(|f| Box::new(f) as Box<dyn Read>)?,
+            std::fs::File::open(path)
+                .map_err(|e| Error::input(format!("{flag}: {path}: {e}")))
+                .map(|f| Box::new(f) as Box<dyn Read>)?,
         ),
         None if given == "-" => ("standard input".to_string(), Box::new(std::io::stdin()) as Box<dyn Read>),
         None => return Ok(given.to_string()),
@@ -43,7 +46,8 @@ pub fn text(given: &str, flag: &str) -> Result<String> {
     if bytes.len() as u64 > TEXT_LIMIT {
         return Err(Error::input(format!("{flag}: {name} is longer than {} MiB", TEXT_LIMIT >> 20)));
     }
-    let text = String::from_utf8(bytes)
-        .map_err(|e| Error::input(format!("{flag}: {name} is not UTF-8 text (byte {})", e.utf8_error().valid_up_to())))?;
+    let text = String::from_utf8(bytes).map_err(|e| {
+        Error::input(format!("{flag}: {name} is not UTF-8 text (byte {})", e.utf8_error().valid_up_to()))
+    })?;
     Ok(text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t).to_string()).unwrap_or(text))
 }

@@ -8,53 +8,38 @@ use crate::task;
 use serde_json::json;
 
 pub fn check(args: &CheckArgs) -> Result<u8> {
-    let mut faults = 0;
-    for file in &args.files {
-        let report = checker::file(file)?;
-        for problem in &report.problems {
-            out::tell(problem);
-        }
-        faults += report.errors;
-        if report.errors == 0 {
-            out::line(&format!("{}: ok", file.display()))?;
-        }
+    let report = checker::check(&args.files);
+    let text = report.to_string();
+    // Faults are what is told; that a file is right is the result.
+    if report.errors() > 0 {
+        out::tell(text.trim_end());
+    } else {
+        out::line(text.trim_end())?;
     }
-    Ok(u8::from(faults > 0))
+    Ok(report.exit_code())
 }
 
 pub fn schema() -> Result<u8> {
-    out::line(schema_text::text())?;
+    let text = serde_json::to_string_pretty(&schema_text::schema()).map_err(|e| Error::fault(e.to_string()))?;
+    out::line(&text)?;
     Ok(0)
 }
 
 pub fn strategy(common: &Common, command: &StrategyCommand) -> Result<u8> {
     match command {
         StrategyCommand::List => {
-            for item in library::list() {
+            for entry in library::list() {
+                let about = library::read(entry)?.about;
                 if common.json {
-                    out::json(&json!({"name": item.name, "task": item.task, "about": item.about}))?;
+                    out::json(&json!({"name": entry.name, "task": entry.task, "about": about}))?;
                 } else {
-                    out::line(&format!("{:<10} {:<17} {}", item.name, item.task, item.about))?;
+                    out::line(&format!("{:<10} {:<17} {about}", entry.name, entry.task))?;
                 }
             }
         }
-        StrategyCommand::Show { name, task } => {
-            let found: Vec<_> = library::list()
-                .into_iter()
-                .filter(|i| i.name == *name && task.as_deref().is_none_or(|t| t == i.task))
-                .collect();
-            if found.is_empty() {
-                return Err(library::unknown(name));
-            }
-            for (i, item) in found.iter().enumerate() {
-                if i > 0 {
-                    out::line("---")?;
-                }
-                out::line(item.text.trim_end())?;
-            }
-        }
+        StrategyCommand::Show { name, task } => out::line(library::show(name, task.as_deref())?.trim_end())?,
         StrategyCommand::New { file } => {
-            library::write_new(file)?;
+            library::new_file(file)?;
             out::tell(&format!("wrote {}: check it with `totara check {}`", file.display(), file.display()));
         }
     }
@@ -66,7 +51,9 @@ pub fn task(common: &Common, command: &TaskCommand) -> Result<u8> {
         TaskCommand::List => {
             for task in task::all() {
                 if common.json {
-                    out::json(&json!({"name": task.name(), "about": task.about(), "strategy": task.default_strategy()}))?;
+                    out::json(
+                        &json!({"name": task.name(), "about": task.about(), "strategy": task.default_strategy()}),
+                    )?;
                 } else {
                     out::line(&format!("{:<17} {}", task.name(), task.about()))?;
                 }
@@ -85,17 +72,4 @@ pub fn task(common: &Common, command: &TaskCommand) -> Result<u8> {
         }
     }
     Ok(0)
-}
-
-/// Kept beside the commands that use it: a name nobody knows.
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_unknown_strategy_is_the_users_mistake() {
-        let error: Error = library::unknown("tot-bsf");
-        assert_eq!(error.exit_code(), 2);
-        assert!(error.message().contains("tot-bfs"), "{error}");
-    }
 }

@@ -4,14 +4,15 @@ use super::args::{Common, LimitArgs, PuzzleArgs, SolveArgs};
 use super::{lm, out, puzzle, runtime};
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
+use crate::batch::row::{Row, Traffic};
 use crate::search::event::{Command, Event, Limits, Outcome, Reason};
 use crate::search::record::{Header, Recorder};
 use crate::search::run::{RunSpec, start};
 use crate::search::tree::{Status, ThoughtTree};
 use crate::strategy::{self, Strategy};
-use crate::task::{self, Puzzle};
+use crate::task;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -46,7 +47,7 @@ pub fn strategy(named: Option<&str>, task: &str) -> Result<Arc<Strategy>> {
         Some(name) => name,
         None => task::by_name(task)?.default_strategy(),
     };
-    strategy::library::resolve(name, task).map(Arc::new)
+    strategy::library::load(name, task).map(Arc::new)
 }
 
 /// Solves one puzzle and prints the answer, or the contract's row.
@@ -58,10 +59,19 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     let record = recorder(common, args, Header::new(&*puzzle, &strategy, &*lm, common.seed, &command_line()))?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
-    let spec = RunSpec { puzzle: puzzle.clone(), strategy: strategy.clone(), lm, seed: common.seed, paused: false, limits, record };
+    let spec = RunSpec {
+        puzzle: puzzle.clone(),
+        strategy: strategy.clone(),
+        lm,
+        seed: common.seed,
+        paused: false,
+        limits,
+        record,
+    };
     let (outcome, signal) = runtime.block_on(drive(spec, common))?;
     if common.json {
-        out::json(&row(&*puzzle, &strategy, &outcome))?;
+        let row = Row::new(&*puzzle, &strategy, &outcome, Traffic::default());
+        out::json(&serde_json::to_value(&row).map_err(|e| Error::fault(e.to_string()))?)?;
     } else {
         if !common.quiet {
             out::tell(&summary(&outcome));
@@ -143,7 +153,13 @@ impl Told {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Self { bar, lines: !common.quiet && !terminal, verbose: common.verbose > 0 && !common.quiet, last: Instant::now(), tree: ThoughtTree::default() }
+        Self {
+            bar,
+            lines: !common.quiet && !terminal,
+            verbose: common.verbose > 0 && !common.quiet,
+            last: Instant::now(),
+            tree: ThoughtTree::default(),
+        }
     }
 
     fn say(&self, text: &str) {
@@ -158,7 +174,9 @@ impl Told {
             drop(self.tree.apply(event));
         }
         match event {
-            Event::Note { text } if self.bar.is_some() || self.lines => self.say(&format!("note: {}", sanitize_line(text))),
+            Event::Note { text } if self.bar.is_some() || self.lines => {
+                self.say(&format!("note: {}", sanitize_line(text)))
+            }
             Event::Status { node, status: status @ (Status::Pruned | Status::Answer), why } if self.verbose => {
                 let text = sanitize_line(&self.tree.path_text(*node));
                 let why = why.as_deref().map(sanitize_line).unwrap_or_default();
@@ -211,24 +229,4 @@ pub fn answer_line(outcome: &Outcome) -> Option<String> {
         (None, Some(text)) => Some(sanitize_line(text)),
         (None, None) => None,
     }
-}
-
-/// The contract's row of `solve --json`.
-pub fn row(puzzle: &dyn Puzzle, strategy: &Strategy, outcome: &Outcome) -> Value {
-    json!({
-        "task": puzzle.task(),
-        "id": puzzle.id(),
-        "strategy": strategy.name,
-        "solved": outcome.solved,
-        "error_score": outcome.error_score,
-        "answer": outcome.answer,
-        "thoughts": outcome.thoughts,
-        "tokens": outcome.usage.tokens(),
-        "prompt_tokens": outcome.usage.prompt,
-        "sampled_tokens": outcome.usage.sampled,
-        "scored_tokens": outcome.usage.scored,
-        "logical_tokens": outcome.usage.logical,
-        "seconds": outcome.seconds,
-        "reason": outcome.reason.to_string(),
-    })
 }

@@ -37,13 +37,13 @@ fn size(value: u64, what: &str, limit_bits: u32) -> Result<usize> {
 
 /// Checks what must hold between sizes.
 fn check(shape: &Shape) -> Result<()> {
-    if shape.heads % shape.kv_heads != 0 {
+    if !shape.heads.is_multiple_of(shape.kv_heads) {
         return Err(Error::input(format!(
             "{} heads cannot share {} K/V heads evenly: the description is wrong",
             shape.heads, shape.kv_heads
         )));
     }
-    if shape.head_size % 2 != 0 {
+    if !shape.head_size.is_multiple_of(2) {
         return Err(Error::input(format!("head size {} is odd, which rotary embedding cannot use", shape.head_size)));
     }
     if !(shape.norm_eps > 0.0 && shape.norm_eps < 1.0) {

@@ -271,7 +271,7 @@ fn read_entry(at: &mut Cursor<'_>, place: &str, alignment: u64) -> Result<Entry>
     }
     let id = at.u32(&place)?;
     let block = types::by_id(id).ok_or_else(|| Error::input(format!("{place} is of an unknown type (number {id})")))?;
-    if dims[0] as u64 % block.numbers != 0 {
+    if !(dims[0] as u64).is_multiple_of(block.numbers) {
         return Err(Error::input(format!(
             "{place} has rows of {} numbers, which is no multiple of {}'s block of {}",
             dims[0], block.name, block.numbers
@@ -281,7 +281,7 @@ fn read_entry(at: &mut Cursor<'_>, place: &str, alignment: u64) -> Result<Entry>
         .checked_mul(block.bytes)
         .ok_or_else(|| Error::input(format!("{place} has more bytes than a file can have")))?;
     let offset = at.u64(&place)?;
-    if offset % alignment != 0 {
+    if !offset.is_multiple_of(alignment) {
         return Err(Error::input(format!(
             "{place} begins at {offset}, which is no multiple of the alignment {alignment}"
         )));

@@ -162,6 +162,17 @@ impl Session {
 
     /// Appends tokens to branches and runs them as one step; logits of every row in order.
     pub fn step(&mut self, parts: &[(BranchId, &[u32])]) -> Vec<Vec<f32>> {
+        let rows = parts.iter().map(|(_, ids)| ids.len()).sum();
+        self.run(parts, &(0..rows).collect::<Vec<_>>())
+    }
+
+    /// As `step`, with the logits of the last row only.
+    pub fn step_last(&mut self, parts: &[(BranchId, &[u32])]) -> Vec<f32> {
+        let rows: usize = parts.iter().map(|(_, ids)| ids.len()).sum();
+        self.run(parts, &[rows - 1]).remove(0)
+    }
+
+    fn run(&mut self, parts: &[(BranchId, &[u32])], wanted: &[usize]) -> Vec<Vec<f32>> {
         let mut rows = Vec::new();
         let (mut tokens, mut slots) = (Vec::new(), Vec::new());
         for &(branch, ids) in parts {
@@ -172,7 +183,7 @@ impl Session {
         }
         let positions: Vec<u32> = rows.iter().map(|r| r.position).collect();
         let work = self.planner.plan(&self.tree, &rows);
-        let wanted: Vec<_> = (0..rows.len()).map(|row| HeadRow { row, allowed: None }).collect();
+        let wanted: Vec<_> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
         let step = Step { tokens: &tokens, positions: &positions, slots: &slots, work };
         let mut out = Vec::new();
         self.llama.forward(&step, &wanted, &mut out).unwrap();

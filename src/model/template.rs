@@ -11,17 +11,15 @@ use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, Value, context};
-use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Instructions a rendering may take: long conversations need some ten thousand.
+/// Work a rendering may do, in instructions or 64 bytes of text each: 12 MB of text in all. Long conversations need some
+/// ten thousand instructions and a few copies of their text.
 const FUEL: u64 = 200_000;
 /// Stack of a rendering. Values that a template nests are freed by recursion; with this fuel it cannot nest them so
 /// deep that this overflows, while a thread's usual two megabytes would.
 const STACK: usize = 64 << 20;
-/// Bytes a rendering may write.
-const MAX_OUTPUT: usize = 16 << 20;
 const MAX_SOURCE: u64 = 1 << 20;
 const NAME: &str = "chat template";
 
@@ -79,7 +77,7 @@ impl ChatTemplate {
 
     /// The prompt for `messages`; `add_generation_prompt` opens the assistant's turn.
     pub fn render(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
-        let output = std::thread::scope(|scope| {
+        let text = std::thread::scope(|scope| {
             let rendering = std::thread::Builder::new()
                 .name("template".to_string())
                 .stack_size(STACK)
@@ -89,7 +87,6 @@ impl ChatTemplate {
                 Err(Error::input(format!("{}: the chat template could not be rendered; {REMEDY}", self.origin)))
             })
         })?;
-        let text = String::from_utf8(output).map_err(|_| Error::input(format!("{}: wrote no text", self.origin)))?;
         if text.is_empty() {
             return Err(Error::input(format!(
                 "{}: the chat template made an empty prompt of {} messages; {REMEDY}",
@@ -100,7 +97,7 @@ impl ChatTemplate {
         Ok(text)
     }
 
-    fn render_here(&self, messages: &[Message], add_generation_prompt: bool) -> Result<Vec<u8>> {
+    fn render_here(&self, messages: &[Message], add_generation_prompt: bool) -> Result<String> {
         let turns = messages.iter().map(|m| context! { role => m.role.as_str(), content => m.content.as_str() });
         let values = context! {
             messages => turns.collect::<Vec<Value>>(),
@@ -111,9 +108,7 @@ impl ChatTemplate {
             documents => Value::from(()),
         };
         let template = self.environment.get_template(NAME).map_err(|e| refused(&self.origin, &e))?;
-        let mut output = Bounded(Vec::new());
-        template.render_captured_to(values, &mut output).map_err(|e| refused(&self.origin, &e))?;
-        Ok(output.0)
+        template.render(values).map_err(|e| refused(&self.origin, &e))
     }
 }
 
@@ -122,7 +117,7 @@ const REMEDY: &str = "give another with --chat-template FILE, or use `format: co
 fn refused(origin: &str, error: &minijinja::Error) -> Error {
     let line = error.line().map(|l| format!(" line {l}")).unwrap_or_default();
     let mut what = match error.kind() {
-        minijinja::ErrorKind::OutOfFuel => "it runs without end".to_string(),
+        minijinja::ErrorKind::OutOfFuel => "it runs or writes without end".to_string(),
         kind => error.detail().map_or_else(|| kind.to_string(), str::to_string),
     };
     let mut cause = std::error::Error::source(error);
@@ -131,23 +126,6 @@ fn refused(origin: &str, error: &minijinja::Error) -> Error {
         cause = inner.source();
     }
     Error::input(format!("{origin}: chat template{line}: {}; {REMEDY}", sanitize_line(&what)))
-}
-
-/// Takes a bounded number of bytes.
-struct Bounded(Vec<u8>);
-
-impl Write for Bounded {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if self.0.len() + bytes.len() > MAX_OUTPUT {
-            return Err(io::Error::other(format!("it writes more than {MAX_OUTPUT} bytes")));
-        }
-        self.0.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
 }
 
 /// The template source of a folder: `chat_template.jinja`, or the field of `tokenizer_config.json` (one text, or a list

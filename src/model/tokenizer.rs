@@ -58,7 +58,7 @@ struct Inner {
 
 enum Encoder {
     Library(Box<Library>),
-    Spm(Spm),
+    Spm(Box<Spm>),
     Bytes,
 }
 

@@ -182,7 +182,7 @@ fn bytes_of(tensor: &Stored<'_>, kind: GgmlDType) -> Bytes {
         _ => 2,
     };
     let bytes = &tensor.file[tensor.range.clone()];
-    if bytes.as_ptr().addr() % align == 0 {
+    if bytes.as_ptr().addr().is_multiple_of(align) {
         Bytes::Mapped { file: tensor.file.clone(), range: tensor.range.clone() }
     } else {
         Bytes::Owned(bytes.into())

@@ -9,9 +9,9 @@ mod folder;
 mod header;
 mod read;
 
-pub use folder::{LIMIT_BYTES, runs_folder, state_folder};
-pub use header::Header;
-pub use read::{Recorded, find, read};
+pub use folder::{LIMIT_BYTES, runs_folder, state_folder, utc_now};
+pub use header::{Header, without_secrets};
+pub use read::{Recorded, find, newest, read};
 
 use super::event::Event;
 use crate::base::{Error, Result};

@@ -33,12 +33,14 @@ pub struct RunSpec {
 /// Starts a run on the current tokio runtime.
 ///
 /// # Errors
-/// The strategy does not fit the puzzle: another task, a count that cannot be worked out, a prompt that does not render.
+/// There is no current runtime; the strategy does not fit the puzzle: another task, a count that cannot be worked out, a prompt that does not render.
 pub fn start(spec: RunSpec) -> Result<RunHandle> {
+    let runtime = tokio::runtime::Handle::try_current()
+        .map_err(|_| Error::fault("a search was started outside of a tokio runtime; enter one first"))?;
     let (event_sender, events) = mpsc::unbounded_channel();
     let (commands, command_receiver) = mpsc::unbounded_channel();
     let controller = Controller::new(spec, event_sender, command_receiver)?;
-    tokio::spawn(controller.run());
+    runtime.spawn(controller.run());
     Ok(RunHandle { events, commands })
 }
 

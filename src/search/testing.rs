@@ -154,11 +154,13 @@ pub fn source(text: &str) -> PromptSource {
     PromptSource { origin: "prompts/test.txt".into(), text: text.into() }
 }
 
+/// A judge that gives a label, or without labels a number from 0 to 1.
 pub fn value(labels: &[(&str, f64)]) -> Evaluator {
     Evaluator::Value {
         prompt: source("How good is {{ thought }}?"),
         format: None,
         n: 1,
+        scale: labels.is_empty().then_some((0.0, 1.0)),
         labels: labels.iter().map(|(name, weight)| (name.to_string(), *weight)).collect::<BTreeMap<_, _>>(),
         max_tokens: 20,
         temperature: 0.0,

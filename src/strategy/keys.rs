@@ -61,7 +61,7 @@ pub const KEYS: &[Key] = &[
     key("generate.constrain", "regex", "a regular expression that the whole thought matches"),
     key("generate.constrain", "choice", "a list of texts, one of which the thought is"),
     key("evaluate", "checker", "the puzzle's own check: partial (of a beginning) or whole (of an answer)"),
-    key("evaluate", "value", "ask the model for a label of a thought"),
+    key("evaluate", "value", "ask the model for a label of a thought, or for a number on a scale"),
     key("evaluate", "vote", "ask the model which of a level's thoughts is best"),
     key(
         "evaluate",
@@ -74,6 +74,7 @@ pub const KEYS: &[Key] = &[
         "labels",
         "what the model may say, with a weight of 0 or more each; the score is the mean weight as a share of the largest",
     ),
+    key("evaluate.value", "scale", "instead of labels: both ends of a scale, [0, 10]; the reply is a number on it"),
     key("evaluate.value", "n", "replies asked for; default 1"),
     key("evaluate.value", "format", "as generate.format"),
     key("evaluate.value", "max_tokens", "the longest a reply may be, in tokens; default 32"),

@@ -40,6 +40,7 @@ macro_rules! prompts {
 const ENTRIES: &[Entry] = entries! {
     "sorting": "tot-bfs", "tot-dfs", "io", "cot";
     "set-intersection": "tot-bfs", "tot-dfs", "io", "cot";
+    "game24": "tot-bfs", "tot-dfs", "io", "cot";
 };
 
 const PROMPTS: &[(&str, &str)] = prompts![
@@ -47,6 +48,9 @@ const PROMPTS: &[(&str, &str)] = prompts![
     "prompts/sorting/cot.txt",
     "prompts/set-intersection/step.txt",
     "prompts/set-intersection/cot.txt",
+    "prompts/game24/step.txt",
+    "prompts/game24/value.txt",
+    "prompts/game24/cot.txt",
 ];
 
 /// What `strategy new` writes.

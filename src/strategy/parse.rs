@@ -224,16 +224,26 @@ fn read_evaluator(r: &mut Reader, node: &Node) -> Option<Option<Evaluator>> {
     if let Some(node) = fields.get("logprob") {
         return Some(r.boolean(node, "logprob")?.then_some(Evaluator::Logprob));
     }
-    if let Some(node) = fields.get("value") {
-        let fields = r.fields(node, "evaluate.value", "`value`")?;
+    if let Some(value) = fields.get("value") {
+        let fields = r.fields(value, "evaluate.value", "`value`")?;
         let prompt = r.need(&fields, "prompt").and_then(|node| r.prompt(node, Role::Value));
-        let labels = r.need(&fields, "labels").and_then(|node| read_labels(r, node));
+        let labels = fields.get("labels").map(|node| read_labels(r, node));
+        let scale = fields.get("scale").map(|node| read_scale(r, node));
+        if labels.is_some() == scale.is_some() {
+            return r.refuse(
+                value.span,
+                "`value` holds one of `labels`, such as `{sure: 20, likely: 1}`, and `scale`, such as `[0, 10]`",
+            );
+        }
+        let labels = labels.unwrap_or_else(|| Some(BTreeMap::new()));
+        let scale = scale.map_or(Some(None), |scale| scale.map(Some));
         let asked = read_asked(r, &fields);
         return Some(Some(Evaluator::Value {
             prompt: prompt?,
             format: asked.format,
             n: asked.n,
             labels: labels?,
+            scale: scale?,
             max_tokens: asked.max_tokens,
             temperature: asked.temperature,
         }));
@@ -289,6 +299,16 @@ fn read_labels(r: &mut Reader, node: &Node) -> Option<BTreeMap<String, f64>> {
         return r.refuse(node.span, "at least one label needs a weight above 0");
     }
     Some(labels)
+}
+
+fn read_scale(r: &mut Reader, node: &Node) -> Option<(f64, f64)> {
+    let what = "`scale` is a list of its two ends, the lower one first, such as `[0, 10]`";
+    let Value::List(ends) = &node.value else { return r.refuse(node.span, what) };
+    let [low, high] = ends.as_slice() else { return r.refuse(node.span, what) };
+    let low = r.number(low, "an end of the scale", -1e9, 1e9);
+    let high = r.number(high, "an end of the scale", -1e9, 1e9);
+    let (low, high) = (low?, high?);
+    if low < high { Some((low, high)) } else { r.refuse(node.span, what) }
 }
 
 fn read_budget(r: &mut Reader, node: &Node) -> Budget {

@@ -35,13 +35,16 @@ fn section(level: &str) -> Value {
     let required: &[&str] = match level {
         "" => &["version", "name", "search", "generate"],
         "search" => &["policy"],
-        "evaluate.value" => &["prompt", "labels"],
+        "evaluate.value" => &["prompt"],
         "evaluate.vote" => &["prompt"],
         _ => &[],
     };
     let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
     if !required.is_empty() {
         schema["required"] = json!(required);
+    }
+    if level == "evaluate.value" {
+        schema["oneOf"] = json!([{"required": ["labels"]}, {"required": ["scale"]}]);
     }
     if matches!(level, "evaluate" | "generate.constrain") {
         schema["minProperties"] = json!(1);
@@ -83,6 +86,9 @@ fn value(level: &str, name: &str) -> Value {
         ("evaluate", "value" | "vote") => section(if name == "value" { "evaluate.value" } else { "evaluate.vote" }),
         ("evaluate.value", "labels") => {
             json!({"type": "object", "minProperties": 1, "additionalProperties": {"type": "number", "minimum": 0}})
+        }
+        ("evaluate.value", "scale") => {
+            json!({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
         }
         ("evaluate.value" | "evaluate.vote", "n" | "max_tokens") => whole(1),
         ("budget", "seconds") => json!({"type": "number", "minimum": 0.001}),

@@ -6,6 +6,7 @@
 
 use super::csv;
 use crate::base::nearest::hint;
+use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
 use serde_json::{Map, Value};
 use std::collections::HashMap;
@@ -72,7 +73,8 @@ pub fn read_text(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> 
         if let Some(first) = seen.insert(&row.id, &row.place) {
             return Err(Error::input(format!(
                 "{}: id `{}` stands twice, first at {first}; give each puzzle its own id",
-                row.place, row.id
+                row.place,
+                sanitize_line(&row.id)
             )));
         }
     }
@@ -93,7 +95,7 @@ fn table(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
                 "{name} line {}: there is no column `{}` in the header `{}`{}; the first line must be {}",
                 header.line,
                 names[0],
-                header.fields.join(","),
+                sanitize_line(&header.fields.join(",")),
                 hint(names[0], header.fields.iter().map(|f| f.trim())),
                 header_line(columns)
             ))

@@ -4,7 +4,7 @@
 //! is not an integer; [`read_answer`] looks for the list in a model's reply by fixed rules, and says when there is none.
 
 use super::number::Number;
-use crate::base::text::sanitize;
+use crate::base::text::{sanitize, sanitize_line};
 
 /// The part of a text that is not an integer.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -14,7 +14,7 @@ pub struct NotInteger(pub String);
 pub fn read_list(text: &str) -> Result<Vec<Number>, NotInteger> {
     text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']' | '(' | ')' | '{' | '}'))
         .filter(|word| !word.is_empty())
-        .map(|word| Number::read(word).ok_or_else(|| NotInteger(word.chars().take(40).collect())))
+        .map(|word| Number::read(word).ok_or_else(|| NotInteger(sanitize_line(word).chars().take(40).collect())))
         .collect()
 }
 

@@ -107,9 +107,9 @@ proptest! {
     }
 
     #[test]
-    fn no_text_makes_a_checker_panic(text in "[0-9, \\-\\[\\]a;:\n{}é]{0,40}", seed: u64) {
-        for name in ["sorting", "set-intersection"] {
-            let puzzle = task(name).generate(5, seed).unwrap();
+    fn no_text_makes_a_checker_panic(text in "[0-9, \\-\\[\\]a;:\n{}é+*/=()]{0,40}", seed: u64) {
+        for name in ["sorting", "set-intersection", "game24"] {
+            let puzzle = task(name).generate(4, seed).unwrap();
             puzzle.check(&text);
             puzzle.check_partial(&text);
             puzzle.next_steps(&text);
@@ -351,7 +351,11 @@ fn the_given_files_are_read_and_their_answers_are_right() {
             assert_eq!(puzzle.check(&answer).error_score, 0);
         }
     }
+    let Some(path) = shared("data/tot/24.csv") else { return };
+    let puzzles = task("game24").read_data(&path).unwrap();
+    assert_eq!((puzzles.len(), puzzles[0].id(), puzzles[0].title().as_str()), (900, "1", "make 24 from 1 1 4 6"));
     let Some(path) = shared("cases/A/58_puzzles.jsonl") else { return };
+    assert_eq!(task("game24").read_data(&path).unwrap().len(), 4);
     let puzzles = task("sorting").read_data(&path).unwrap();
     assert_eq!(puzzles.iter().map(|p| p.id()).collect::<Vec<_>>(), ["0", "1", "2", "3"]);
     assert_eq!(puzzles[0].title(), puzzles[2].title());

@@ -17,7 +17,7 @@ const TASKS_PER_THREAD: u64 = 6;
 
 impl Planner {
     pub(super) fn make_tasks(&mut self) {
-        let Self { method, parallel, work, node_units, .. } = self;
+        let Self { method, parallel, work, node_units, split, .. } = self;
         work.tasks.clear();
         match method {
             Method::Node => {
@@ -25,7 +25,7 @@ impl Planner {
                 work.tasks.extend(node_units.iter().zip(ends).map(|(&first, end)| first..end));
             }
             Method::Auto => {
-                split_wide_units(work, *parallel);
+                *split = split_wide_units(work, *parallel);
                 even_tasks(work, *parallel);
             }
             Method::Flatten => even_tasks(work, *parallel),
@@ -80,11 +80,12 @@ fn even_tasks(work: &mut AttendWork, parallel: Parallel) {
 }
 
 /// Splits by rows the units that alone cost more than a task should, where every part still does more work with its
-/// K/V than it takes to bring it: a part reads the K/V of its rows again, and the counts say so.
-fn split_wide_units(work: &mut AttendWork, parallel: Parallel) {
+/// K/V than it takes to bring it: a part reads the K/V of its rows again, and the counts say so. False where there are
+/// units enough and nothing was looked at.
+fn split_wide_units(work: &mut AttendWork, parallel: Parallel) -> bool {
     let group = parallel.group as u64;
     if work.units.len() as u64 * parallel.kv_heads as u64 >= parallel.threads as u64 * TASKS_PER_THREAD {
-        return;
+        return false;
     }
     let total: u64 = work.units.iter().map(|u| cost(size(work, u), group)).sum();
     let wanted = wanted_cost(total, parallel);
@@ -103,4 +104,5 @@ fn split_wide_units(work: &mut AttendWork, parallel: Parallel) {
         work.io.kv_tokens += read - whole.0;
     }
     work.units = units;
+    true
 }

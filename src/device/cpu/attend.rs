@@ -19,6 +19,7 @@ use std::sync::Mutex;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+pub mod baseline;
 pub mod kernels;
 #[cfg(target_arch = "aarch64")]
 mod neon;

@@ -108,14 +108,23 @@ pub unsafe fn codes<L: Lanes, F: Format>(tile: *const u8, places: &Places, block
     // SAFETY: all reads lie inside the tile's planes (see the layout above).
     unsafe {
         let low = tile.add(block * 64 * F::LOW);
-        let mut codes: [L::B; 8] = match F::LOW {
-            8 => std::array::from_fn(|g| L::load_bytes(low.add(64 * g))),
-            4 => {
-                let pairs: [L::B; 4] = std::array::from_fn(|g| L::load_bytes(low.add(64 * g)));
-                std::array::from_fn(|g| if g < 4 { L::bits::<0>(pairs[g], 15) } else { L::bits::<4>(pairs[g - 4], 15) })
+        // Plain loops here and below: closures given to array functions are compiled without the instruction set.
+        let mut codes = [L::load_bytes(low); 8];
+        match F::LOW {
+            8 => {
+                for (g, code) in codes.iter_mut().enumerate() {
+                    *code = L::load_bytes(low.add(64 * g));
+                }
             }
-            _ => quarters::<L>(low),
-        };
+            4 => {
+                for g in 0..4 {
+                    let pair = L::load_bytes(low.add(64 * g));
+                    codes[g] = L::bits::<0>(pair, 15);
+                    codes[g + 4] = L::bits::<4>(pair, 15);
+                }
+            }
+            _ => codes = quarters::<L>(low),
+        }
         match F::HIGH {
             1 => {
                 let words = tile.add(places.high + block * 64).cast::<u64>();

@@ -202,6 +202,14 @@ fn pack_block<F: Format>(raw: &[u8], block: usize, lane: &mut Lane<'_>) {
     }
     let high = if F::HIGH == 1 { u32::from_le_bytes([raw[at], raw[at + 1], raw[at + 2], raw[at + 3]]) } else { 0 };
     let qs = &raw[at + 4 * F::HIGH..];
+    if F::HIGH == 0 {
+        // The packed plane has the file's bytes, four at a time.
+        let plane = &mut lane.tile[block * 64 * F::LOW..][..64 * F::LOW];
+        for (group, four) in plane.chunks_exact_mut(64).zip(qs.chunks_exact(4)) {
+            group[lane.lane * 4..][..4].copy_from_slice(four);
+        }
+        return;
+    }
     lane.put_codes::<F>(
         block,
         std::array::from_fn(|i| match F::LOW {

@@ -11,7 +11,8 @@ pub fn make_transparent(source: &str) -> String {
         rest = &rest[at..];
         let comment = rest.starts_with("{#");
         let close = if comment { "#}" } else { "%}" };
-        let Some(end) = rest.find(close).map(|e| e + 2) else { break };
+        // From behind the opening, so that `{%}` does not close itself.
+        let Some(end) = rest[2..].find(close).map(|e| e + 4) else { break };
         let tag = &rest[..end];
         let (name, before, after) = parts(tag);
         match name {
@@ -59,6 +60,8 @@ mod tests {
         check("{% raw %}{% generation %}{% endraw %}", "{% raw %}{% generation %}{% endraw %}");
         check("{% if generation %}{{ generation }}{% endif %}", "{% if generation %}{{ generation }}{% endif %}");
         check("{% unclosed", "{% unclosed");
+        check("{%}{#}{%", "{%}{#}{%");
+        check("{%}{% generation %}", "{%}{% generation %}");
         check("{%%}{%-%}{%é%}", "{%%}{%-%}{%é%}");
         check("{% raw %}{#{% endraw %}{% generation %}", "{% raw %}{#{% endraw %}{% if true %}");
     }

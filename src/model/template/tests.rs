@@ -91,14 +91,18 @@ fn bad_templates_are_refused_with_line_and_remedy() {
 fn endless_and_endlessly_writing_templates_stop() {
     let start = Instant::now();
     let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}";
-    assert!(refused(endless).contains("runs without end"));
+    assert!(refused(endless).contains("without end"));
     let writing = "{% set x = 'y' * 9000000 %}{{ x }}{{ x }}";
-    assert!(refused(writing).contains("writes more than"), "{}", refused(writing));
+    assert!(refused(writing).contains("without end"), "{}", refused(writing));
     let deep = "{% set ns = namespace(x=[]) %}{% for a in range(99999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}";
     assert!(!refused(deep).is_empty());
     let growing = "{% set ns = namespace(x='y') %}{% for a in range(99999) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}z";
     assert!(!refused(growing).is_empty());
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    // A prompt as long as any context is no such thing.
+    let long = "x ".repeat(500_000);
+    let through = template("{% for m in messages %}{{ '[' + m.content.strip() | trim + ']' }}{% endfor %}");
+    assert_eq!(through.render(&[Message::user(long)], true).unwrap().len(), 1_000_001);
 }
 
 proptest! {

@@ -180,7 +180,7 @@ fn sentence_piece(file: &Gguf, keys: &Keys<'_>) -> Result<Tokenizer> {
         _ => token.replace(SPACE, " ").into_bytes(),
     });
     let add_bos = keys.add_bos.unwrap_or(true);
-    Ok(finish(keys, Encoder::Spm(spm), vocabulary, "SentencePiece".to_string(), add_bos, space_prefix))
+    Ok(finish(keys, Encoder::Spm(Box::new(spm)), vocabulary, "SentencePiece".to_string(), add_bos, space_prefix))
 }
 
 /// The byte of a token such as `<0x0A>`.

@@ -127,6 +127,10 @@ impl Controller {
 
     fn constraint(&self, node: NodeId) -> Result<Option<Arc<dyn Constraint>>> {
         let prefix = self.tree.path_text(node);
+        // A reply that lists proposals is no proposal itself; each line is looked at when the list is there.
+        if self.strategy.generate.kind == GenerateKind::Propose {
+            return Ok(None);
+        }
         Ok(match (&self.strategy.generate.constrain, self.strategy.generate.thought) {
             // No mask; but where beginnings are checked, a text that became wrong is cut in its middle.
             (Constrain::None, _) if self.checks_partial() => Some(Arc::new(Refuter::new(self.puzzle.clone(), prefix))),
@@ -163,12 +167,31 @@ impl Controller {
         if lines.is_empty() {
             self.note(format!("the reply for thought {node} lists no proposal"));
         }
+        let allowed = match &self.strategy.generate.constrain {
+            Constrain::Puzzle => Some(self.puzzle.next_steps(&self.tree.path_text(node))),
+            Constrain::Choice(choices) => Some(choices.clone()),
+            Constrain::None | Constrain::Regex(_) => None,
+        };
         for line in lines.into_iter().take(breadth) {
             if self.ending.is_some() {
                 return;
             }
-            // The line's end belongs to the step, so that the steps of a path joined are the answer so far.
-            let text = if self.strategy.generate.thought == Thought::Step { format!("{line}\n") } else { line };
+            // The separators around a step are the puzzle's business; a list in a reply does without them.
+            let bare = |text: &str| text.trim_matches([' ', ',', '\n']).to_string();
+            let text = match &allowed {
+                Some(steps) => match steps.iter().find(|step| bare(step) == bare(&line)) {
+                    Some(step) => step.clone(),
+                    None => {
+                        self.ledger.proposals += 1;
+                        let why = "not among what is allowed here".to_string();
+                        self.emit(Event::Dropped { parent: node, text: line, why });
+                        continue;
+                    }
+                },
+                // The line's end belongs to the step, so that the steps of a path joined are the answer so far.
+                None if self.strategy.generate.thought == Thought::Step => format!("{line}\n"),
+                None => line,
+            };
             self.propose(node, Proposal::text(text, Author::Model));
         }
     }

@@ -7,6 +7,7 @@ use super::prompt::Subject;
 use super::round;
 use crate::base::{Error, Result};
 use crate::lm::{Finish, Generate, Mode, Sampling, Score};
+use crate::search::evaluate::reply::Scale;
 use crate::search::evaluate::{Part, checker, combine, logprob, value, vote};
 use crate::search::event::{Event, Purpose, ScorePart};
 use crate::search::tree::{NodeId, Status};
@@ -121,9 +122,13 @@ impl Controller {
         }
         for (question, replies) in questions.iter().zip(replies) {
             match &evaluators[question.evaluator] {
-                Evaluator::Value { labels, .. } => {
+                Evaluator::Value { labels, scale, .. } => {
+                    let ask = match *scale {
+                        Some((low, high)) => value::Ask::Number(Scale { low, high }),
+                        None => value::Ask::Label(labels),
+                    };
                     for &i in &question.thoughts {
-                        parts[i][question.evaluator] = Some(value::judge(&replies, labels));
+                        parts[i][question.evaluator] = Some(value::judge(&replies, &ask));
                     }
                 }
                 _ => {

@@ -56,6 +56,13 @@ impl Controller {
 
     /// Obeys, and tells which thoughts' running requests have lost their purpose.
     pub(super) fn obey_during(&mut self, command: Command) -> Vec<NodeId> {
+        if let Command::SetTemperature { temperature } = command
+            && !(temperature.is_finite() && temperature >= 0.0)
+        {
+            // Told and not recorded as an act: JSON has no NaN, and the record must be readable.
+            self.note(format!("temperature {temperature} is not 0 or a positive number"));
+            return Vec::new();
+        }
         self.emit(Event::Act { command: command.clone() });
         if let Some(node) = about(&command)
             && self.tree.get(node).is_none()
@@ -97,12 +104,9 @@ impl Controller {
                 self.undo.push(Undo::Breadth(self.breadth));
                 self.breadth = Some(n.max(1));
             }
-            Command::SetTemperature { temperature } if temperature.is_finite() && temperature >= 0.0 => {
+            Command::SetTemperature { temperature } => {
                 self.undo.push(Undo::Temperature(self.temperature));
                 self.temperature = Some(temperature);
-            }
-            Command::SetTemperature { temperature } => {
-                self.note(format!("temperature {temperature} is not 0 or a positive number"));
             }
             Command::SetBudget { limits } => {
                 self.undo.push(Undo::Budget(self.ledger.limits));

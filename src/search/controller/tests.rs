@@ -148,6 +148,18 @@ fn proposals_come_from_a_list() {
 }
 
 #[test]
+fn a_list_is_held_against_what_the_puzzle_allows() {
+    let mut strategy = strategy(Policy::Bfs);
+    strategy.generate.kind = GenerateKind::Propose;
+    strategy.generate.constrain = Constrain::Puzzle;
+    strategy.generate.n = Count::Number(3);
+    strategy.search.keep = Count::Number(1);
+    let ran = run(spec(Spell::new("ab"), strategy, script(&["1. q\n2. a,\n3. b", "b"])));
+    assert_eq!(ran.thoughts(), ["a closed", "b pruned", "b answer"]);
+    assert_eq!((ran.outcome.proposals, ran.outcome.thoughts), (4, 3));
+}
+
+#[test]
 fn votes_choose_among_the_thoughts_of_a_level() {
     let mut strategy = strategy(Policy::Bfs);
     strategy.search.keep = Count::Number(1);

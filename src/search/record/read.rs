@@ -7,7 +7,11 @@ use super::header::FORMAT;
 use crate::base::{Error, Result};
 use crate::search::event::{Event, Outcome};
 use crate::search::tree::ThoughtTree;
+use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
+
+/// Bytes a header line may have where only the headers are wanted.
+const HEADER_LIMIT: u64 = 4 << 20;
 
 /// A run as recorded.
 #[derive(Debug, Clone, PartialEq)]
@@ -106,4 +110,15 @@ pub fn parse(path: PathBuf, bytes: &[u8]) -> Result<Recorded> {
         }
     }
     Ok(Recorded { path, header, events, torn })
+}
+
+/// Headers of the newest records of the state folder, the newest first. What is no record is passed over.
+pub fn newest(count: usize) -> Vec<Header> {
+    let Ok(folder) = runs_folder() else { return Vec::new() };
+    let header = |path: &Path| -> Option<Header> {
+        let mut line = String::new();
+        std::io::BufReader::new(std::fs::File::open(path).ok()?.take(HEADER_LIMIT)).read_line(&mut line).ok()?;
+        serde_json::from_str(&line).ok()
+    };
+    records(&folder).iter().rev().filter_map(|(path, _)| header(path)).take(count).collect()
 }

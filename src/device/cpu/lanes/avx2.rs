@@ -59,19 +59,24 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn load_bf16(p: *const u16) -> Self::F {
         unsafe {
-            [0, 8].map(|at| {
-                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.add(at).cast()));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-            })
+            let (a, b) = (_mm_loadu_si128(p.cast()), _mm_loadu_si128(p.add(8).cast()));
+            let (a, b) = (_mm256_cvtepu16_epi32(a), _mm256_cvtepu16_epi32(b));
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<16>(a)), _mm256_castsi256_ps(_mm256_slli_epi32::<16>(b))]
         }
     }
     #[inline(always)]
     unsafe fn load_u8(p: *const u8) -> Self::F {
-        unsafe { [0, 8].map(|at| _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.add(at).cast())))) }
+        unsafe {
+            let (a, b) = (_mm_loadl_epi64(p.cast()), _mm_loadl_epi64(p.add(8).cast()));
+            [_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(a)), _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(b))]
+        }
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self::F {
-        unsafe { [0, 8].map(|at| _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(at).cast())))) }
+        unsafe {
+            let (a, b) = (_mm_loadl_epi64(p.cast()), _mm_loadl_epi64(p.add(8).cast()));
+            [_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(a)), _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(b))]
+        }
     }
     #[inline(always)]
     unsafe fn fma(a: Self::F, b: Self::F, c: Self::F) -> Self::F {
@@ -111,16 +116,16 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     #[inline(always)]
     unsafe fn exp2_shifted(shifted: Self::F) -> Self::F {
         unsafe {
-            shifted.map(|s| {
-                let biased = _mm256_add_epi32(_mm256_castps_si256(s), _mm256_set1_epi32(127));
-                _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
-            })
+            let bias = _mm256_set1_epi32(127);
+            let a = _mm256_add_epi32(_mm256_castps_si256(shifted[0]), bias);
+            let b = _mm256_add_epi32(_mm256_castps_si256(shifted[1]), bias);
+            [_mm256_castsi256_ps(_mm256_slli_epi32::<23>(a)), _mm256_castsi256_ps(_mm256_slli_epi32::<23>(b))]
         }
     }
     #[inline(always)]
     unsafe fn store_rounded(p: *mut i8, v: Self::F) -> i32 {
         unsafe {
-            let [a, b] = v.map(|v| _mm256_cvtps_epi32(v));
+            let (a, b) = (_mm256_cvtps_epi32(v[0]), _mm256_cvtps_epi32(v[1]));
             // Packing works inside 128-bit halves: bring the four groups of four back into order.
             let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(_mm256_packs_epi32(a, b));
             let bytes = _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
@@ -168,19 +173,19 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
             let spread = _mm256_setr_epi64x(0, 0x0101_0101_0101_0101, 0x0202_0202_0202_0202, 0x0303_0303_0303_0303);
             let each = _mm256_set1_epi64x(0x8040_2010_0804_0201u64 as i64);
             let value = _mm256_set1_epi8(bit as i8);
-            let part = |a: __m256i, which: u32| {
-                let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(which as i32), spread);
-                let hit = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, each), each);
-                _mm256_or_si256(a, _mm256_and_si256(hit, value))
-            };
-            [part(a[0], which as u32), part(a[1], (which >> 32) as u32)]
+            let (low, high) = (_mm256_set1_epi32(which as i32), _mm256_set1_epi32((which >> 32) as i32));
+            let (low, high) = (_mm256_shuffle_epi8(low, spread), _mm256_shuffle_epi8(high, spread));
+            let low = _mm256_cmpeq_epi8(_mm256_and_si256(low, each), each);
+            let high = _mm256_cmpeq_epi8(_mm256_and_si256(high, each), each);
+            [_mm256_or_si256(a[0], _mm256_and_si256(low, value)), _mm256_or_si256(a[1], _mm256_and_si256(high, value))]
         }
     }
     #[inline(always)]
     unsafe fn widen<const K: i32>(b: Self::B) -> Self::F {
         unsafe {
             let count = _mm_cvtsi32_si128(24 - 8 * K);
-            b.map(|b| _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(_mm256_sll_epi32(b, count))))
+            let (a, b) = (_mm256_sll_epi32(b[0], count), _mm256_sll_epi32(b[1], count));
+            [_mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(a)), _mm256_cvtepi32_ps(_mm256_srai_epi32::<24>(b))]
         }
     }
     #[inline(always)]
@@ -198,8 +203,10 @@ unsafe impl<const VNNI: bool> Lanes for Avx2<VNNI> {
     unsafe fn dot_signed(acc: Self::I, w: Self::B, x: *const i8) -> Self::I {
         unsafe {
             let x = four(x);
-            let part = |acc, w| dot::<VNNI>(acc, _mm256_abs_epi8(w), _mm256_sign_epi8(x, w));
-            [part(acc[0], w[0]), part(acc[1], w[1])]
+            [
+                dot::<VNNI>(acc[0], _mm256_abs_epi8(w[0]), _mm256_sign_epi8(x, w[0])),
+                dot::<VNNI>(acc[1], _mm256_abs_epi8(w[1]), _mm256_sign_epi8(x, w[1])),
+            ]
         }
     }
 }

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Compiles kernels/*.cu to kernels/ptx/*.ptx, which the program embeds: a user needs a driver only.
+#
+# Usage: kernels/build.sh [FOLDER]. FOLDER holds CUDA compilers as Python packages lay them out: it is searched for
+# libnvrtc.so.12 (CUDA 12.4: its PTX runs from driver 550 on), which is used if it is there, and else for bin/nvcc, or nvcc
+# of the PATH (13.0: needs driver 580). No GPU is needed. The first line of each PTX file carries the SHA-256 of the
+# sources; a test fails when it differs.
+set -euo pipefail
+cd "$(dirname "$0")"
+mkdir -p ptx
+folder=${1:-${CUDA_HOME:-/usr/local/cuda}}
+nvrtc=$(find -L "$folder" -name 'libnvrtc.so.12' 2>/dev/null | head -n 1 || true)
+nvcc=$(find -L "$folder" -path '*bin/nvcc' 2>/dev/null | head -n 1 || true)
+nvcc=${nvcc:-$(command -v nvcc || true)}
+hash=$(cat attend.cu attend_hopper.cu dense.cu measure.cu plan.cuh state.cuh tensor.cuh | sha256sum | cut -d ' ' -f 1)
+
+# compile SOURCE TARGET OUTPUT DEFINES…
+compile() {
+  local source=$1 target=$2 output=$3; shift 3
+  if [ -n "$nvrtc" ]; then
+    python3 nvrtc.py "$nvrtc" "$source" "$target" "ptx/$output.ptx" "$@"
+  elif [ -n "$nvcc" ]; then
+    "$nvcc" -ptx -std=c++17 -arch="compute_$target" "$@" -o "ptx/$output.ptx" "$source"
+  else
+    echo "no libnvrtc.so.12 and no nvcc in $folder" >&2; exit 1
+  fi
+  { echo "// sources sha256 $hash"; sed -e '/^\/\/ Cuda compilation tools/d;/^\/\/ Compiler Build ID/d;/^[[:space:]]*\/\//d;/^$/d' "ptx/$output.ptx"; } > ptx/next && mv ptx/next "ptx/$output.ptx"
+}
+
+for type in F16 Bf16; do
+  name=$(echo "$type" | tr FB fb)
+  for size in 64 80 96 128; do
+    compile attend.cu 80 "attend_${name}_$size" -DKERNEL_TYPE="$type" -DKERNEL_SIZE="$size"
+  done
+  for size in 64 128; do
+    compile attend_hopper.cu 90a "attend_hopper_${name}_$size" -DKERNEL_TYPE="$type" -DKERNEL_SIZE="$size"
+  done
+done
+compile dense.cu 80 dense
+compile measure.cu 80 measure
+ls -l ptx

@@ -1,0 +1,74 @@
+//! What a tile costs, in nanoseconds of one CTA. Constants measured on the H200
+//! (docs/attention-h200.md); on another card they keep their proportions, which is all the cuts depend on.
+
+use super::flat::Flat;
+use crate::device::cuda::work::{Kernel, Machine, TILE, Tile};
+use std::ops::Range;
+
+/// Nanoseconds of one CTA, at head size 128.
+struct Costs {
+    /// A tile read from device memory.
+    device: u64,
+    /// The same found in the L2 cache, because another block of rows read it.
+    cached: u64,
+    /// Packed rows of one pass over a tile on the tensor cores, and what a pass costs.
+    pass_rows: u32,
+    pass: u64,
+    /// A tile whose rows leave most warps idle still takes this long.
+    least: u64,
+    /// Starting an item: descriptors, queries, writing partials.
+    item: u64,
+}
+
+const AMPERE: Costs = Costs { device: 2000, cached: 1400, pass_rows: 16, pass: 500, least: 1000, item: 1500 };
+const HOPPER: Costs = Costs { device: 1000, cached: 700, pass_rows: 64, pass: 620, least: 850, item: 900 };
+
+/// The barrier before the merge.
+const MEET: u64 = 1200;
+
+impl Machine {
+    /// CTAs for each K/V head.
+    pub fn ctas(&self) -> u32 {
+        (self.resident / self.kv_heads).max(1)
+    }
+
+    fn costs(&self) -> &'static Costs {
+        match self.kernel {
+            Kernel::Ampere => &AMPERE,
+            Kernel::Hopper => &HOPPER,
+        }
+    }
+
+    pub fn item(&self) -> u64 {
+        self.costs().item
+    }
+
+    /// Packed rows up to which several warps share the rows and split the keys.
+    pub fn narrow(&self) -> u32 {
+        self.costs().pass_rows
+    }
+
+    /// One tile against those of `rows` that see it.
+    pub fn tile(&self, tile: &Tile, rows: Range<u32>, cached: bool) -> u64 {
+        let costs = self.costs();
+        let seen = (u32::from(tile.some[1]).min(rows.end)).saturating_sub(u32::from(tile.some[0]).max(rows.start));
+        let read = if cached { costs.cached } else { costs.device };
+        let passes = u64::from((seen * self.group).div_ceil(costs.pass_rows));
+        read.max(passes * costs.pass).max(costs.least) * u64::from(self.head_size) / 128
+    }
+
+    /// Writing and reading partials of `rows` query rows for all heads, spread over the card at the L2 cache's speed.
+    pub fn merge(&self, partials: u64) -> u64 {
+        if partials == 0 {
+            return 0;
+        }
+        let bytes = 2 * partials * u64::from(self.group * self.kv_heads) * (u64::from(self.head_size) + 1) * 4;
+        MEET + bytes / 3000
+    }
+
+    /// DeFT's chunk: the flattened tree cut into as many chunks as there are CTAs, a multiple of the tile.
+    pub fn even_chunk(&self, flat: &Flat<'_>) -> u32 {
+        let tokens = flat.tokens().div_ceil(u64::from(self.ctas())) as u32;
+        tokens.next_multiple_of(TILE as u32)
+    }
+}

@@ -1,0 +1,113 @@
+//! Every method and every table of kernels of this machine against the float64 reference: `totara doctor --selftest`.
+
+use super::contender::Contender;
+use super::sample::{Number, Sample};
+use super::{Method, Parallel, QueryRow};
+use crate::base::{Error, Result};
+use crate::device::cpu::attend::kernels::{self, Kernels};
+use crate::device::cpu::attend::{Heads, serial};
+use crate::kv::BranchId;
+
+/// One line of the selftest's table.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Check {
+    pub method: Method,
+    pub kernels: &'static str,
+    pub shape: String,
+    /// Largest difference from the reference; NaN where a number came out as NaN.
+    pub max_error: f64,
+    pub ok: bool,
+}
+
+/// Outputs lie in -1..1: what float32 sums of a few hundred terms may be off by.
+pub const TOLERANCE: f64 = 5e-6;
+
+const HEADS: [Heads; 4] = [
+    Heads { heads: 9, kv_heads: 3, head_size: 64 },
+    Heads { heads: 4, kv_heads: 4, head_size: 80 },
+    Heads { heads: 8, kv_heads: 2, head_size: 96 },
+    Heads { heads: 8, kv_heads: 1, head_size: 128 },
+];
+
+/// Runs all checks. `fault` names a method whose result is falsified first: a selftest must be able to fail.
+pub fn run(fault: Option<Method>) -> Result<Vec<Check>> {
+    let mut checks = Vec::new();
+    for heads in HEADS {
+        for number in [Number::F16, Number::F32] {
+            let (sample, rows) = tree(heads, number)?;
+            let q = sample.queries(&rows);
+            for table in kernels::available() {
+                for method in Method::ALL {
+                    checks.push(check(method, table, &sample, &rows, &q, fault)?);
+                }
+            }
+        }
+    }
+    Ok(checks)
+}
+
+fn check(
+    method: Method,
+    table: &'static Kernels,
+    sample: &Sample,
+    rows: &[QueryRow],
+    q: &[f32],
+    fault: Option<Method>,
+) -> Result<Check> {
+    let Heads { heads, kv_heads, head_size } = sample.heads;
+    let parallel = Parallel { threads: 2, kv_heads, group: sample.heads.group() };
+    let mut contender = Contender::new(method, table, sample, rows, parallel)?;
+    let mut out = vec![f32::NAN; q.len()];
+    let arena = contender.arena(sample).clone();
+    contender.run(&arena, q, &mut out, &serial);
+    if fault == Some(method) {
+        out[head_size / 2] += 1e-3;
+    }
+    let max_error = sample.error(rows, &out, 0..rows.len());
+    let shape = format!("{heads}/{kv_heads} heads of {head_size}, {}", sample.number.name());
+    Ok(Check { method, kernels: table.name, shape, max_error, ok: max_error <= TOLERANCE })
+}
+
+/// A prompt over a block's end, a fork in mid-page, an empty fork, a chunk of a prompt and a token tree: all in one step.
+fn tree(heads: Heads, number: Number) -> Result<(Sample, Vec<QueryRow>)> {
+    let mut sample = Sample::new(64, heads, number);
+    let append = |sample: &mut Sample, b: BranchId, first: u32, n: u32| {
+        let ids: Vec<u32> = (first..first + n).collect();
+        sample.append(b, &ids).map_err(|e| Error::fault(e.to_string()))
+    };
+    let prompt = sample.tree.open();
+    append(&mut sample, prompt, 0, 290)?;
+    let a = sample.tree.fork(prompt);
+    append(&mut sample, a, 1000, 21)?;
+    let b = sample.tree.fork(prompt);
+    append(&mut sample, b, 2000, 70)?;
+    let draft = sample.tree.fork(b);
+    append(&mut sample, draft, 3000, 1)?;
+    let other = sample.tree.fork(b);
+    append(&mut sample, other, 3100, 2)?;
+    let lone = sample.tree.open();
+    append(&mut sample, lone, 5000, 1)?;
+    let mut rows: Vec<QueryRow> =
+        [(prompt, 289), (a, 310), (b, 359), (draft, 360), (other, 360), (other, 361), (lone, 0)]
+            .map(|(branch, position)| QueryRow { branch, position })
+            .to_vec();
+    rows.extend((300..310).map(|position| QueryRow { branch: a, position }));
+    Ok((sample, rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_methods_pass_and_an_injected_fault_is_found() {
+        let checks = run(None).unwrap();
+        assert_eq!(checks.len(), HEADS.len() * 2 * kernels::available().len() * Method::ALL.len());
+        for c in &checks {
+            assert!(c.ok, "{c:?}");
+        }
+        for c in run(Some(Method::Medusa)).unwrap() {
+            assert_eq!(c.ok, c.method != Method::Medusa, "{c:?}");
+        }
+    }
+}

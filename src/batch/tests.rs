@@ -1,0 +1,295 @@
+//! Batches against a script and chance; each test runs in a folder of its own.
+
+use super::*;
+use crate::lm::random::RandomProposer;
+use crate::search::testing::{Spell, script, strategy};
+use crate::strategy::{Constrain, GenerateKind, Policy};
+use crate::task::{Partial, Verdict};
+use serde_json::Value;
+use std::path::Path;
+
+/// The spelling puzzle under an id.
+struct Named(Arc<Spell>, String);
+
+impl Puzzle for Named {
+    fn task(&self) -> &'static str {
+        self.0.task()
+    }
+    fn id(&self) -> &str {
+        &self.1
+    }
+    fn title(&self) -> String {
+        self.0.title()
+    }
+    fn inputs(&self) -> Value {
+        self.0.inputs()
+    }
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn check(&self, answer: &str) -> Verdict {
+        self.0.check(answer)
+    }
+    fn check_partial(&self, prefix: &str) -> Partial {
+        self.0.check_partial(prefix)
+    }
+    fn solved(&self, answer: &str) -> bool {
+        self.0.solved(answer)
+    }
+    fn next_steps(&self, prefix: &str) -> Vec<String> {
+        self.0.next_steps(prefix)
+    }
+    fn answer_constraint(&self, prefix: &str) -> Arc<dyn crate::lm::Constraint> {
+        self.0.answer_constraint(prefix)
+    }
+    fn state_key(&self, prefix: &str) -> String {
+        self.0.state_key(prefix)
+    }
+    fn refute(&self, text: &str) -> Option<String> {
+        self.0.refute(text)
+    }
+}
+
+fn jobs(n: usize, names: &[&str]) -> Vec<Job> {
+    let mut jobs = Vec::new();
+    for i in 0..n {
+        for name in names {
+            let mut strategy = strategy(Policy::Bfs);
+            strategy.name = (*name).to_string();
+            strategy.generate.kind = GenerateKind::Likeliest;
+            strategy.generate.constrain = Constrain::Puzzle;
+            jobs.push(Job { puzzle: Arc::new(Named(Spell::new("abca"), i.to_string())), strategy: Arc::new(strategy) });
+        }
+    }
+    jobs
+}
+
+fn options(out: &Path) -> Options {
+    Options {
+        out: out.to_path_buf(),
+        parallel: 2,
+        resume: false,
+        shard: None,
+        seed: 1,
+        limits: Limits::default(),
+        records: false,
+        command: vec!["totara".into(), "eval".into()],
+    }
+}
+
+/// Runs a batch; stops after `most` rows.
+fn batch(jobs: Vec<Job>, options: &Options, most: usize) -> Result<(Done, Vec<Row>, Vec<String>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (sender, receiver) = tokio::sync::oneshot::channel::<()>();
+        let mut sender = (most > 0).then_some(sender);
+        let (mut rows, mut notes) = (Vec::new(), Vec::new());
+        let stop = async {
+            if most > 0 {
+                let _ = receiver.await;
+            } else {
+                std::future::pending::<()>().await
+            }
+        };
+        let done = run(jobs, Arc::new(RandomProposer::default()), options, stop, |news| match news {
+            News::Row(row) => {
+                rows.push(row.clone());
+                if rows.len() == most
+                    && let Some(sender) = sender.take()
+                {
+                    let _ = sender.send(());
+                }
+            }
+            News::Note(note) => notes.push(note),
+            News::Begun { .. } => {}
+        })
+        .await?;
+        Ok((done, rows, notes))
+    })
+}
+
+fn rows(folder: &Path) -> Vec<Row> {
+    let path = folder.join("results.jsonl");
+    results::parse(&path, &std::fs::read(&path).unwrap()).unwrap().rows
+}
+
+/// Case 58: equal puzzles under different ids, a kill after two rows, a resume, and a resume of what is complete.
+#[test]
+fn a_batch_is_resumed_exactly_where_it_was_left() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(folder.path());
+    options.parallel = 1;
+    let (done, first, _) = batch(jobs(4, &["s"]), &options, 2).unwrap();
+    assert_eq!((first.len(), done.missing), (2, 2));
+    assert!(batch(jobs(4, &["s"]), &options, 0).is_err_and(|e| e.message().contains("--resume")));
+    options.resume = true;
+    let (done, second, _) = batch(jobs(4, &["s"]), &options, 0).unwrap();
+    assert_eq!((second.len(), done.missing), (2, 0));
+    let ids: Vec<String> = rows(folder.path()).into_iter().map(|row| row.id).collect();
+    assert_eq!(ids, ["0", "1", "2", "3"]);
+    let before = std::fs::read(folder.path().join("results.jsonl")).unwrap();
+    let (done, third, _) = batch(jobs(4, &["s"]), &options, 0).unwrap();
+    assert!(third.is_empty());
+    assert_eq!(done.summary.groups.values().map(|g| g.n).sum::<u64>(), 4);
+    assert_eq!(std::fs::read(folder.path().join("results.jsonl")).unwrap(), before);
+    assert!(std::fs::read_to_string(folder.path().join("summary.md")).unwrap().contains("of 4"));
+}
+
+/// Case 56: a torn last row, also one that was cut within a character.
+#[test]
+fn a_torn_row_is_dropped_with_a_note_and_run_again() {
+    for tail in
+        [&b"{\"task\": \"spell\", \"id\": \"1"[..], &b"{\"task\":\"spell\",\"id\":\"\xe2\x99"[..], &b"{\"id\n"[..]]
+    {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = options(folder.path());
+        batch(jobs(2, &["s"]), &options, 0).unwrap();
+        let path = folder.path().join("results.jsonl");
+        let text = std::fs::read_to_string(&path).unwrap();
+        let mut bytes = text.lines().next().unwrap().as_bytes().to_vec();
+        bytes.push(b'\n');
+        bytes.extend_from_slice(tail);
+        std::fs::write(&path, bytes).unwrap();
+        options.resume = true;
+        let (_, ran, notes) = batch(jobs(2, &["s"]), &options, 0).unwrap();
+        assert_eq!(ran.len(), 1, "{notes:?}");
+        assert!(notes[0].contains("the last row was cut"), "{notes:?}");
+        assert_eq!(rows(folder.path()).len(), 2);
+    }
+}
+
+#[test]
+fn a_whole_row_without_its_newline_is_torn_too_and_a_bad_middle_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    batch(jobs(2, &["s"]), &options(folder.path()), 0).unwrap();
+    let path = folder.path().join("results.jsonl");
+    let bytes = std::fs::read(&path).unwrap();
+    let cut = results::parse(&path, &bytes[..bytes.len() - 1]).unwrap();
+    assert_eq!((cut.rows.len(), cut.torn > 0), (1, true));
+    let mut bad = b"{\"id\": 1}\n".to_vec();
+    bad.extend_from_slice(&bytes);
+    assert!(results::parse(&path, &bad).is_err_and(|e| e.message().contains("line 1")));
+    let twice = [bytes.clone(), bytes].concat();
+    assert!(results::parse(&path, &twice).is_err_and(|e| e.message().contains("has a row already")));
+}
+
+/// Case 60: the first row that cannot be written ends the batch.
+#[test]
+fn a_full_disk_stops_the_batch_at_once() {
+    if !Path::new("/dev/full").exists() {
+        eprintln!("skipped: /dev/full is not there");
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    #[cfg(unix)]
+    std::os::unix::fs::symlink("/dev/full", folder.path().join("results.jsonl")).unwrap();
+    let error = batch(jobs(3, &["s"]), &options(folder.path()), 0).unwrap_err();
+    assert_eq!(error.exit_code(), 4);
+    assert!(error.message().contains("cannot be written"), "{error}");
+}
+
+#[test]
+fn one_folder_takes_one_batch_at_a_time_and_of_one_kind() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(folder.path());
+    let lock = std::fs::File::create(folder.path().join("lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(batch(jobs(1, &["s"]), &options, 0).is_err_and(|e| e.message().contains("another batch")));
+    drop(lock);
+    batch(jobs(1, &["s"]), &options, 0).unwrap();
+    options.resume = true;
+    options.seed = 2;
+    assert!(batch(jobs(1, &["s"]), &options, 0).is_err_and(|e| e.message().contains("the seed was 1 and is 2 now")));
+    options.seed = 1;
+    let mut changed = jobs(1, &["s"]);
+    let mut strategy = (*changed[0].strategy).clone();
+    strategy.text.push_str("# another\n");
+    changed[0].strategy = Arc::new(strategy);
+    assert!(batch(changed, &options, 0).is_err_and(|e| e.message().contains("was changed")));
+}
+
+#[test]
+fn rows_do_not_depend_on_how_many_run_at_once() {
+    let rows = |parallel| {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = options(folder.path());
+        options.parallel = parallel;
+        let (_, mut rows, _) = batch(jobs(6, &["s", "t"]), &options, 0).unwrap();
+        rows.sort_by_key(Row::key);
+        for row in &mut rows {
+            row.seconds = 0.0;
+        }
+        rows
+    };
+    let one = rows(1);
+    assert_eq!(one.len(), 12);
+    assert_eq!(one, rows(5));
+}
+
+#[test]
+fn shards_split_by_puzzle_and_cover_all() {
+    let all: BTreeSet<Key> = jobs(7, &["s", "t"]).iter().map(Job::key).collect();
+    let mut seen = BTreeSet::new();
+    for index in 1..=3 {
+        let part = shard(jobs(7, &["s", "t"]), Some(Shard { index, of: 3 }));
+        for job in &part {
+            assert!(
+                part.iter().filter(|other| other.puzzle.id() == job.puzzle.id()).count() == 2,
+                "pairs stay together"
+            );
+            assert!(seen.insert(job.key()));
+        }
+    }
+    assert_eq!(seen, all);
+    let check = |text: &str, good: bool| assert_eq!(text.parse::<Shard>().is_ok(), good, "{text}");
+    check("1/1", true);
+    check("4/4", true);
+    for bad in ["0/4", "5/4", "1", "a/b", "1/0", "-1/2"] {
+        check(bad, false);
+    }
+}
+
+#[test]
+fn equal_keys_are_refused_and_events_are_recorded_where_asked_for() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(folder.path());
+    let twice = [jobs(1, &["s"]), jobs(1, &["s"])].concat();
+    assert!(batch(twice, &options, 0).is_err_and(|e| e.exit_code() == 2 && e.message().contains("twice")));
+    options.records = true;
+    batch(jobs(2, &["s"]), &options, 0).unwrap();
+    let records: Vec<_> = std::fs::read_dir(folder.path().join("events")).unwrap().collect();
+    assert_eq!(records.len(), 2);
+    for record in records {
+        let recorded = crate::search::record::read(&record.unwrap().path().display().to_string()).unwrap();
+        assert!(recorded.outcome().is_some());
+    }
+}
+
+#[test]
+fn a_model_that_fails_leaves_rows_with_the_reason() {
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let done =
+        runtime.block_on(run(jobs(2, &["s"]), script(&["a"]), &options(folder.path()), std::future::pending(), |_| {}));
+    assert_eq!(done.unwrap().missing, 0);
+    let rows = rows(folder.path());
+    assert!(rows.iter().all(|row| !row.solved));
+    assert!(rows.iter().any(|row| row.reason.contains("no more replies")), "{rows:?}");
+}
+
+/// Case 61: a log gets lines, few of them, without anything a terminal would obey.
+#[test]
+fn a_log_stays_readable() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_, rows, _) = batch(jobs(50, &["s"]), &options(folder.path()), 0).unwrap();
+    let mut log = Vec::new();
+    let mut progress = progress::Progress::new(0, 50, false, false, &mut log);
+    for row in &rows {
+        progress.row(row);
+    }
+    progress.finish();
+    let text = String::from_utf8(log).unwrap();
+    assert!(text.lines().count() <= 3, "{text}");
+    assert!(text.contains("50 of 50 puzzles"));
+    assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
+}

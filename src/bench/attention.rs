@@ -1,0 +1,341 @@
+//! `totara bench attention`: time and bytes of one layer's attention, by tree and method, on the CPU.
+//!
+//! Every method runs on the same tree, numbers, threads and inner loops; each is checked against the float64 reference
+//! in the same run. Methods take turns, and copies of the K/V take turns, so that the last-level cache serves none of
+//! them twice in a row. Planning is timed apart: a step plans once for all layers.
+
+use crate::attention::contender::Contender;
+use crate::attention::sample::{Arena, Number, Sample};
+use crate::attention::{Method, Parallel, Planner, QueryRow};
+use crate::base::size::{self, Human};
+use crate::base::{Error, Result};
+use crate::device::cpu::attend::{Heads, ParallelFor, kernels};
+use rayon::prelude::*;
+use serde::Serialize;
+use std::io::Write;
+use std::time::Instant;
+
+mod peak;
+pub mod recorded;
+pub mod trace;
+pub mod trees;
+
+use trees::Shape;
+
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// As [`Shape::read`] takes them.
+    pub trees: Vec<String>,
+    pub heads: Heads,
+    pub number: Number,
+    pub methods: Vec<Method>,
+    pub threads: usize,
+    /// Time to spend on a tree and method, about; at least [`LEAST_RUNS`] runs are made.
+    pub seconds: f64,
+    /// One JSON object a line instead of the table.
+    pub json: bool,
+}
+
+/// One row of the result: the contract's fields, then what else was measured.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    pub method: String,
+    pub tree: String,
+    pub median_us: f64,
+    /// K/V bytes read.
+    pub kv_bytes: u64,
+    /// Partial results written and read back.
+    pub partial_bytes: u64,
+    /// Half of the runs lie between these.
+    pub quartiles_us: [f64; 2],
+    pub mask_bytes: u64,
+    pub query_and_output_bytes: u64,
+    pub queries: usize,
+    /// K/V bytes over the time, as a share of the measured copy bandwidth (read + write).
+    pub share_of_copy: f64,
+    /// Useful multiply-adds over the time, as a share of the measured peak.
+    pub share_of_peak: f64,
+    /// radix's median over this one.
+    pub times_radix: Option<f64>,
+    /// Making the whole plan anew, and following a decode step.
+    pub plan_us: f64,
+    pub next_plan_us: f64,
+    pub max_error: f64,
+    pub kernels: &'static str,
+    pub runs: usize,
+}
+
+const LEAST_RUNS: usize = 9;
+const WARM_UP_RUNS: usize = 2;
+/// Outputs lie in -1..1; a whole path of thousands of tokens in float32.
+const TOLERANCE: f64 = 2e-5;
+/// Rows compared with the reference, spread over the tree.
+const CHECKED_ROWS: usize = 16;
+
+/// Measures and writes to `out`. An error where a method's result differs from the reference.
+pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
+    let pool = rayon::ThreadPoolBuilder::new()
+        .num_threads(options.threads)
+        .build()
+        .map_err(|e| Error::fault(format!("{} threads cannot be started: {e}", options.threads)))?;
+    let parallel = |n: usize, f: &(dyn Fn(usize) + Sync)| {
+        if n > 0 {
+            pool.install(|| (0..n).into_par_iter().with_max_len(1).for_each(f));
+        }
+    };
+    let limits = Limits {
+        copy: peak::copy_bandwidth(options.threads, &parallel),
+        adds: peak::multiply_adds(options.threads, &parallel),
+    };
+    let Heads { heads, kv_heads, head_size } = options.heads;
+    if !options.json {
+        writeln!(
+            out,
+            "{heads} query / {kv_heads} K/V heads of {head_size}, {}, {} threads, kernels {}; copy {:.1} GB/s, peak {:.1} G multiply-adds/s",
+            options.number.name(),
+            options.threads,
+            kernels::best().name,
+            limits.copy / 1e9,
+            limits.adds / 1e9
+        )?;
+    }
+    let mut all = Vec::new();
+    for spec in &options.trees {
+        let shape = Shape::read(spec)?;
+        let rows = measure(options, &shape, &limits, &parallel)?;
+        write_rows(options, &shape, &rows, out)?;
+        if let Some(bad) = rows.iter().find(|r| r.max_error.is_nan() || r.max_error > TOLERANCE) {
+            return Err(Error::fault(format!("{} on {} is off by {:e}", bad.method, bad.tree, bad.max_error)));
+        }
+        all.extend(rows);
+    }
+    Ok(all)
+}
+
+struct Limits {
+    copy: f64,
+    adds: f64,
+}
+
+struct Entry {
+    contender: Contender,
+    /// Which set of copies it reads.
+    arenas: usize,
+    times: Vec<f64>,
+    max_error: f64,
+}
+
+fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: ParallelFor<'_>) -> Result<Vec<Row>> {
+    let heads = options.heads;
+    let (mut sample, rows) = shape.build(heads, options.number)?;
+    let q = sample.queries(&rows);
+    let mut out = vec![f32::NAN; q.len()];
+    let how = Parallel { threads: options.threads, kv_heads: heads.kv_heads, group: heads.group() };
+    let mut entries = Vec::new();
+    let mut sets: Vec<Vec<Arena>> = vec![copies(&sample.arena)];
+    for &method in &options.methods {
+        let contender = Contender::new(method, kernels::best(), &sample, &rows, how)?;
+        let own = !std::ptr::eq(contender.arena(&sample), &sample.arena);
+        let arenas = if own { sets.len() } else { 0 };
+        if own {
+            sets.push(copies(contender.arena(&sample)));
+        }
+        entries.push(Entry { contender, arenas, times: Vec::new(), max_error: 0.0 });
+    }
+    let step = rows.len().div_ceil(CHECKED_ROWS);
+    for e in &mut entries {
+        for run in 0..WARM_UP_RUNS {
+            let set = &sets[e.arenas];
+            out.fill(f32::NAN);
+            e.contender.run(&set[run % set.len()], &q, &mut out, parallel);
+        }
+        e.max_error = sample.error(&rows, &out, (0..rows.len()).step_by(step));
+        if out.iter().any(|x| x.is_nan()) {
+            e.max_error = f64::NAN;
+        }
+    }
+    let start = Instant::now();
+    let mut round = 0;
+    while round < LEAST_RUNS || start.elapsed().as_secs_f64() < options.seconds * entries.len() as f64 {
+        for e in &mut entries {
+            let set = &sets[e.arenas];
+            let began = Instant::now();
+            e.contender.run(&set[round % set.len()], &q, &mut out, parallel);
+            e.times.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+        round += 1;
+    }
+    let pairs: u64 = rows.iter().map(|r| u64::from(r.position) + 1).sum();
+    let adds = (2 * pairs * (heads.heads * heads.head_size) as u64) as f64;
+    let mut results: Vec<Row> = Vec::new();
+    for e in &mut entries {
+        let [low, median, high] = quartiles(&mut e.times);
+        let io = e.contender.io.bytes(&heads, options.number.bytes());
+        let (plan_us, next_plan_us) = plan_times(e.contender.method, how, &mut sample, &rows)?;
+        results.push(Row {
+            method: e.contender.method.to_string(),
+            tree: shape.name.clone(),
+            median_us: median,
+            kv_bytes: io.kv,
+            partial_bytes: io.partial,
+            quartiles_us: [low, high],
+            mask_bytes: io.mask,
+            query_and_output_bytes: io.query_and_output,
+            queries: rows.len(),
+            share_of_copy: io.kv as f64 / (median * 1e-6) / limits.copy,
+            share_of_peak: adds / (median * 1e-6) / limits.adds,
+            times_radix: None,
+            plan_us,
+            next_plan_us,
+            max_error: e.max_error,
+            kernels: kernels::best().name,
+            runs: round,
+        });
+    }
+    let radix = results.iter().find(|r| r.method == Method::Radix.name()).map(|r| r.median_us);
+    for r in &mut results {
+        r.times_radix = radix.map(|radix| radix / r.median_us);
+    }
+    Ok(results)
+}
+
+/// Copies of the K/V that together exceed the last-level cache twice, as far as memory allows.
+fn copies(arena: &Arena) -> Vec<Arena> {
+    let bytes = match arena {
+        Arena::F16(numbers) => numbers.len() * 2,
+        Arena::F32(numbers) => numbers.len() * 4,
+    };
+    let room = size::free_ram().unwrap_or(1 << 30) as usize / 8;
+    let wanted = (2 * last_level_cache()).min(room);
+    vec![arena.clone(); (wanted / bytes.max(1)).clamp(1, 64)]
+}
+
+/// Bytes of the largest cache that the system tells of; 32 MiB where it tells none.
+fn last_level_cache() -> usize {
+    let read = |i| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{i}/size")).ok();
+    let sizes = (0..5).filter_map(read).filter_map(|t| t.trim().trim_end_matches('K').parse::<usize>().ok());
+    sizes.max().map_or(32 << 20, |kib| kib << 10)
+}
+
+/// Microseconds for a plan from nothing and for the plan after each branch grew by a token; medians.
+fn plan_times(method: Method, how: Parallel, sample: &mut Sample, rows: &[QueryRow]) -> Result<(f64, f64)> {
+    let mut tree = sample.tree.clone();
+    let spare = crate::kv::TokenTree::new(0);
+    let mut fresh = Vec::new();
+    for _ in 0..LEAST_RUNS {
+        // One planner that has seen the size: its buffers are what a running engine has.
+        let mut planner = Planner::with_parallel(method, how);
+        planner.plan(&tree, rows);
+        planner.plan(&spare, &[]);
+        let start = Instant::now();
+        std::hint::black_box(planner.plan(&tree, rows).rows());
+        fresh.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    let mut planner = Planner::with_parallel(method, how);
+    planner.plan(&tree, rows);
+    let mut rows = rows.to_vec();
+    let (mut slots, mut next) = (Vec::new(), Vec::new());
+    for step in 0..64 {
+        for row in &mut rows {
+            // The arena is as large as the tree was; once it is full the last plans are repeated.
+            slots.clear();
+            if tree.len(row.branch) == row.position as usize + 1 && tree.append(row.branch, &[step], &mut slots).is_ok()
+            {
+                row.position += 1;
+            }
+        }
+        let start = Instant::now();
+        std::hint::black_box(planner.plan(&tree, &rows).rows());
+        next.push(start.elapsed().as_secs_f64() * 1e6);
+    }
+    Ok((quartiles(&mut fresh)[1], quartiles(&mut next)[1]))
+}
+
+/// The quartiles; zeros for nothing.
+fn quartiles(times: &mut [f64]) -> [f64; 3] {
+    times.sort_by(f64::total_cmp);
+    let at = |share: f64| times.get(((times.len() as f64 - 1.0) * share).round() as usize).copied().unwrap_or(0.0);
+    [at(0.25), at(0.5), at(0.75)]
+}
+
+fn write_rows(options: &Options, shape: &Shape, rows: &[Row], out: &mut dyn Write) -> Result<()> {
+    if options.json {
+        for row in rows {
+            let line = serde_json::to_string(row).map_err(|e| Error::fault(e.to_string()))?;
+            writeln!(out, "{line}")?;
+        }
+        return Ok(());
+    }
+    let name = crate::base::text::sanitize_line(&shape.name);
+    writeln!(out, "\n{name}: {} queries, {} tokens in {} nodes", shape.queries(), shape.tokens(), shape.nodes.len())?;
+    writeln!(
+        out,
+        "{:<16}{:>10}{:>18}{:>10}{:>10}{:>8}{:>8}{:>9}{:>9}{:>9}  max error",
+        "method", "median us", "half between", "K/V", "partial", "copy", "peak", "x radix", "plan us", "next us"
+    )?;
+    for r in rows {
+        writeln!(
+            out,
+            "{:<16}{:>10.0}{:>18}{:>10}{:>10}{:>7.0}%{:>7.0}%{:>9}{:>9.0}{:>9.0}  {:.1e}",
+            r.method,
+            r.median_us,
+            format!("{:.0} - {:.0}", r.quartiles_us[0], r.quartiles_us[1]),
+            Human(r.kv_bytes),
+            Human(r.partial_bytes),
+            100.0 * r.share_of_copy,
+            100.0 * r.share_of_peak,
+            r.times_radix.map_or("-".into(), |x| format!("{x:.2}")),
+            r.plan_us,
+            r.next_plan_us,
+            r.max_error
+        )?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(trees: &[&str], seconds: f64) -> Options {
+        Options {
+            trees: trees.iter().map(|t| (*t).to_string()).collect(),
+            heads: Heads { heads: 9, kv_heads: 3, head_size: 64 },
+            number: Number::F16,
+            methods: Method::ALL.to_vec(),
+            threads: 2,
+            seconds,
+            json: false,
+        }
+    }
+
+    #[test]
+    fn a_small_run_has_a_row_a_method_with_the_contracts_fields() {
+        let mut o = options(&["1,3/40,9", "random:3"], 0.0);
+        o.json = true;
+        o.heads = Heads { heads: 3, kv_heads: 1, head_size: 8 };
+        let mut text = Vec::new();
+        let rows = run(&o, &mut text).unwrap();
+        assert_eq!(rows.len(), 2 * Method::ALL.len());
+        for line in String::from_utf8(text).unwrap().lines() {
+            let row: serde_json::Value = serde_json::from_str(line).unwrap();
+            for field in ["method", "tree", "median_us", "kv_bytes", "partial_bytes"] {
+                assert!(!row[field].is_null(), "{field} in {line}");
+            }
+        }
+        let flatten = rows.iter().find(|r| r.method == "deft-flatten").unwrap();
+        assert_eq!(flatten.kv_bytes, (40 + 3 * 9) * 2 * 8 * 2);
+    }
+
+    /// Run by hand: `cargo test --release bench::attention -- --ignored --nocapture`.
+    #[test]
+    #[ignore = "a measurement, minutes long"]
+    fn the_measured_tables_trees() {
+        let trees = std::env::var("TREES").unwrap_or_else(|_| "1,20/4000,100".into());
+        let mut o = options(&trees.split_whitespace().collect::<Vec<_>>(), 1.0);
+        if let Ok(methods) = std::env::var("METHODS") {
+            o.methods = methods.split(',').map(|m| m.parse().unwrap()).collect();
+        }
+        run(&o, &mut std::io::stdout()).unwrap();
+    }
+}

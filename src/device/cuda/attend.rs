@@ -1,0 +1,304 @@
+//! One step's attention on the card: the kernel for a model's heads, a plan in device memory, the launch.
+
+use super::driver::{Buffer, Function, Gpu, Launch, Module, fault};
+use super::ptx;
+use super::work::{CudaPlan, Kernel, Machine};
+use crate::base::{Error, Result};
+use cudarc::driver::sys::{self, CUdeviceptr};
+use std::ffi::c_void;
+
+/// Numbers of queries, K/V and outputs on the card.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Number {
+    F16,
+    Bf16,
+}
+
+/// The heads of a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadShape {
+    pub heads: u32,
+    pub kv_heads: u32,
+    pub head_size: u32,
+    pub number: Number,
+}
+
+impl HeadShape {
+    /// Query heads of a K/V head.
+    pub fn group(&self) -> u32 {
+        self.heads / self.kv_heads
+    }
+
+    /// Bytes of K and V of one token of one layer.
+    pub fn kv_bytes(&self) -> u64 {
+        4 * u64::from(self.kv_heads * self.head_size)
+    }
+}
+
+/// K/V of one layer: where slot s of K/V head h lies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvLayout {
+    /// `[page][kv_head][K|V][16][d]`; slot = page × 16 + offset.
+    Paged { at: CUdeviceptr },
+    /// K and V apart, each `[slot][kv_head][d]`.
+    Flat { k: CUdeviceptr, v: CUdeviceptr },
+}
+
+/// The parameter block of the kernels: `Args` of `kernels/plan.cuh`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Args {
+    pub q: u64,
+    pub k: u64,
+    pub v: u64,
+    pub out: u64,
+    part_o: u64,
+    part_lse: u64,
+    barrier: u64,
+    items: u64,
+    cta_items: u64,
+    pub tiles: u64,
+    batch_row: u64,
+    merge_row: u64,
+    merge_first: u64,
+    merge: u64,
+    pub page_stride: u64,
+    pub token_stride: u32,
+    pub head_stride: u32,
+    pub group: u32,
+    pub kv_heads: u32,
+    ctas: u32,
+    partials: u32,
+    merges: u32,
+    pub scale_log2: f32,
+    page_skip: u32,
+    page_coord: u32,
+    head_rows: u32,
+    head_coord: u32,
+}
+
+/// Tensor maps of K and V: boxes of 16 tokens and of 64.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Maps([sys::CUtensorMap; 4]);
+
+/// The attention kernel for one head shape.
+pub struct AttendKernel {
+    pub shape: HeadShape,
+    kernel: Kernel,
+    machine: Machine,
+    function: Function,
+    threads: u32,
+    shared_bytes: u32,
+    /// Keeps the function alive.
+    _module: Module,
+}
+
+/// A plan in device memory, with room for its partials. Launches on one stream only: they share that room.
+pub struct LoadedPlan {
+    args: Args,
+    rows: u32,
+    _buffers: Vec<Buffer>,
+}
+
+impl AttendKernel {
+    /// The best kernel for the card, or the one asked for.
+    pub fn new(gpu: &Gpu, shape: HeadShape, wanted: Option<Kernel>) -> Result<Self> {
+        if shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 || shape.group() > super::work::ITEM_ROWS {
+            let (heads, kv_heads) = (shape.heads, shape.kv_heads);
+            return Err(Error::input(format!("{heads} query heads do not share {kv_heads} K/V heads")));
+        }
+        let hopper = gpu.compute == (9, 0) && ptx::attend(Kernel::Hopper, shape.number, shape.head_size).is_some();
+        let kernel = wanted.unwrap_or(if hopper { Kernel::Hopper } else { Kernel::Ampere });
+        if kernel == Kernel::Hopper && gpu.compute != (9, 0) {
+            return Err(Error::input(format!("{} is no Hopper card", gpu.name)));
+        }
+        let text = ptx::attend(kernel, shape.number, shape.head_size).ok_or_else(|| {
+            Error::input(format!("no CUDA kernel for head size {}: 64, 80, 96 and 128 have one", shape.head_size))
+        })?;
+        let d = shape.head_size;
+        let (threads, shared_bytes, per_processor) = match kernel {
+            // Layout<D>::SMEM and Shared<D>::BYTES of the kernels.
+            Kernel::Ampere => (128, 3 * (2 * 64 * (d * 2 + 16) + 64 * 4 + 16) + 4 * (16 + 64 * 4), 2),
+            Kernel::Hopper => (384, d / 64 * (5 * 2 * 64 * 128 + 128 * 128) + 5 * 288 + 128 * 16 + 2 * 5 * 8, 1),
+        };
+        // Cards with less shared memory than an A100 hold one block where it holds two.
+        let blocks =
+            if gpu.shared_bytes < 2 * shared_bytes && gpu.shared_bytes < 160 << 10 { 1 } else { per_processor };
+        if shared_bytes > gpu.shared_bytes {
+            return Err(Error::fault(format!(
+                "{} has {} bytes of shared memory, the kernel needs {shared_bytes}: use --device cpu",
+                gpu.name, gpu.shared_bytes
+            )));
+        }
+        let module = gpu.load(text)?;
+        let function = module.function("attend_tree", shared_bytes)?;
+        let machine = Machine {
+            kernel,
+            resident: gpu.multiprocessors * blocks,
+            kv_heads: shape.kv_heads,
+            group: shape.group(),
+            head_size: d,
+        };
+        Ok(Self { shape, kernel, machine, function, threads, shared_bytes, _module: module })
+    }
+
+    /// What plans for this kernel are made for.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Copies a plan to the card.
+    pub fn load(&self, gpu: &Gpu, plan: &CudaPlan) -> Result<LoadedPlan> {
+        let shape = &self.shape;
+        let partials = plan.moves.partials as u32;
+        let part_rows = partials as usize * shape.heads as usize;
+        let identity = plan.batch_row.iter().enumerate().all(|(i, &r)| r as usize == i);
+        let buffers = vec![
+            gpu.alloc(part_rows * shape.head_size as usize * 4)?,
+            gpu.alloc(part_rows * 4)?,
+            gpu.zeros(shape.kv_heads as usize * 128)?,
+            gpu.upload(&plan.items)?,
+            gpu.upload(&plan.cta_items)?,
+            gpu.upload(&plan.tiles)?,
+            gpu.upload(&plan.batch_row)?,
+            gpu.upload(&plan.merge_row)?,
+            gpu.upload(&plan.merge_first)?,
+            gpu.upload(&plan.merge)?,
+        ];
+        let at = |i: usize| buffers[i].pointer();
+        let args = Args {
+            part_o: at(0),
+            part_lse: at(1),
+            barrier: at(2),
+            items: at(3),
+            cta_items: at(4),
+            tiles: at(5),
+            batch_row: if identity { 0 } else { at(6) },
+            merge_row: at(7),
+            merge_first: at(8),
+            merge: at(9),
+            group: shape.group(),
+            kv_heads: shape.kv_heads,
+            ctas: plan.ctas() as u32,
+            partials,
+            merges: plan.merge_row.len() as u32,
+            scale_log2: std::f32::consts::LOG2_E / (shape.head_size as f32).sqrt(),
+            ..Args::default()
+        };
+        Ok(LoadedPlan { args, rows: plan.batch_row.len() as u32, _buffers: buffers })
+    }
+
+    /// The parameters for one layer: `q` and `out` are `[rows][heads][d]`, K/V holds `slots` slots (a multiple of 16).
+    pub(super) fn args(&self, plan: &LoadedPlan, q: &Buffer, kv: KvLayout, out: &Buffer) -> Args {
+        let (heads, d) = (self.shape.kv_heads, self.shape.head_size);
+        let mut args = plan.args;
+        args.q = q.pointer();
+        args.out = out.pointer();
+        match kv {
+            KvLayout::Paged { at } => {
+                args.k = at;
+                args.v = at + u64::from(16 * d * 2);
+                args.page_stride = u64::from(heads * 32 * d);
+                args.token_stride = d;
+                args.head_stride = 32 * d;
+                (args.page_skip, args.page_coord, args.head_rows, args.head_coord) = (16, 1, 32, 0);
+            }
+            KvLayout::Flat { k, v } => {
+                args.k = k;
+                args.v = v;
+                args.page_stride = u64::from(16 * heads * d);
+                args.token_stride = heads * d;
+                args.head_stride = d;
+                (args.page_skip, args.page_coord, args.head_rows, args.head_coord) = (0, 0, 0, 1);
+            }
+        }
+        args
+    }
+
+    /// Runs the plan on one layer's K/V of `slots` slots (a multiple of 16), all of it finite numbers. `q` and `out`:
+    /// `[rows][heads][d]`.
+    pub fn launch(
+        &self,
+        gpu: &Gpu,
+        plan: &LoadedPlan,
+        q: &Buffer,
+        kv: KvLayout,
+        slots: u32,
+        out: &Buffer,
+    ) -> Result<()> {
+        let row_bytes = self.shape.heads as usize * self.shape.head_size as usize * 2;
+        assert!(q.bytes().min(out.bytes()) >= plan.rows as usize * row_bytes, "queries and outputs of all rows");
+        if plan.rows == 0 {
+            return Ok(());
+        }
+        let mut args = self.args(plan, q, kv, out);
+        let launch = Launch {
+            grid: (args.ctas * self.shape.kv_heads, 1, 1),
+            threads: self.threads,
+            shared_bytes: self.shared_bytes,
+            together: true,
+        };
+        let args_at = (&raw mut args).cast::<c_void>();
+        match self.kernel {
+            // SAFETY: the kernel takes one `Args`; its buffers live as long as the plan, q, out and the K/V.
+            Kernel::Ampere => unsafe { gpu.launch(self.function, launch, &mut [args_at]) },
+            Kernel::Hopper => {
+                let mut maps = self.maps(gpu, &args, kv, slots)?;
+                // SAFETY: the kernel takes `Args` and `Maps`.
+                unsafe { gpu.launch(self.function, launch, &mut [args_at, (&raw mut maps).cast()]) }
+            }
+        }
+    }
+
+    fn maps(&self, gpu: &Gpu, args: &Args, kv: KvLayout, slots: u32) -> Result<Maps> {
+        gpu.bind()?;
+        let (heads, d) = (u64::from(self.shape.kv_heads), u64::from(self.shape.head_size));
+        let slots = u64::from(slots);
+        let paged = matches!(kv, KvLayout::Paged { .. });
+        let kind = match self.shape.number {
+            Number::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            Number::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+        };
+        let encode = |at: u64, skipped: u64, tall: bool| {
+            let (dims, strides) = if paged {
+                ([d, heads * 32 - skipped, slots / 16], [d * 2, heads * 32 * d * 2])
+            } else {
+                ([d, slots, heads], [heads * d * 2, d * 2])
+            };
+            let boxes = match (tall, paged) {
+                (false, _) => [64, 16, 1],
+                (true, true) => [64, 16, 4],
+                (true, false) => [64, 64, 1],
+            };
+            let mut map = sys::CUtensorMap { opaque: [0; 16] };
+            // SAFETY: the arrays have the rank's lengths, and the memory described is the layer's K/V.
+            unsafe {
+                sys::cuTensorMapEncodeTiled(
+                    &mut map,
+                    kind,
+                    3,
+                    at as *mut c_void,
+                    dims.as_ptr(),
+                    strides.as_ptr(),
+                    boxes.as_ptr(),
+                    [1, 1, 1].as_ptr(),
+                    sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                    sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                    sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                    sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+                )
+            }
+            .result()
+            .map_err(|e| fault("a tensor map", e))?;
+            Ok::<_, Error>(map)
+        };
+        let v_skip = if paged { 16 } else { 0 };
+        Ok(Maps([
+            encode(args.k, 0, false)?,
+            encode(args.v, v_skip, false)?,
+            encode(args.k, 0, true)?,
+            encode(args.v, v_skip, true)?,
+        ]))
+    }
+}

@@ -1,0 +1,297 @@
+//! The CUDA driver and one card: found at run time, asked for its version before anything that could panic without it.
+//!
+//! Refuses drivers older than 550 (CUDA 12.4): the embedded PTX is of that version.
+
+use crate::base::{Error, Result};
+use cudarc::driver::result::{self, DriverError};
+use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUdeviceptr, CUfunction, CUmodule};
+use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream};
+use std::ffi::{CString, c_void};
+use std::sync::Arc;
+
+/// The oldest CUDA version of a driver that takes our PTX, as the driver counts: 1000 × major + 10 × minor.
+const LEAST_CUDA: i32 = 12_040;
+
+/// The CUDA version of the driver that is here, new enough; the error says what is missing and what to do.
+pub fn version() -> Result<i32> {
+    // SAFETY: only looks whether the library can be opened.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(Error::fault("no CUDA driver is installed (libcuda.so.1 is not found): use --device cpu"));
+    }
+    let mut version = 0;
+    // SAFETY: writes one int; every driver has this function, and it needs no initialisation.
+    unsafe { sys::cuDriverGetVersion(&mut version) }.result().map_err(|e| fault("the driver's version", e))?;
+    if version < LEAST_CUDA {
+        let (major, minor) = (version / 1000, version % 1000 / 10);
+        return Err(Error::fault(format!(
+            "the CUDA driver is too old: it knows CUDA {major}.{minor}, these kernels need 12.4: install driver 550 or newer, or use --device cpu"
+        )));
+    }
+    Ok(version)
+}
+
+pub fn fault(what: &str, e: DriverError) -> Error {
+    Error::fault(format!("{what} failed on the GPU: {e}"))
+}
+
+/// One card with one stream.
+pub struct Gpu {
+    context: Arc<CudaContext>,
+    stream: Arc<CudaStream>,
+    pub ordinal: usize,
+    pub name: String,
+    pub multiprocessors: u32,
+    /// (9, 0) is Hopper.
+    pub compute: (i32, i32),
+    /// Bytes of shared memory a block may ask for.
+    pub shared_bytes: u32,
+}
+
+impl Gpu {
+    pub fn open(ordinal: usize) -> Result<Self> {
+        version()?;
+        let open = || -> Result<Self, DriverError> {
+            let context = CudaContext::new(ordinal)?;
+            // SAFETY: all work of this process goes to the one stream below, so nothing needs cross-stream events.
+            unsafe { context.disable_event_tracking() };
+            let attribute = |a| context.attribute(a).map(|v| v.max(0) as u32);
+            Ok(Self {
+                stream: context.new_stream()?,
+                ordinal,
+                name: context.name()?,
+                multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+                compute: context.compute_capability()?,
+                shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+                context,
+            })
+        };
+        let gpu = open().map_err(|e| fault(&format!("opening card {ordinal}"), e))?;
+        if gpu.compute < (8, 0) {
+            let (major, minor) = gpu.compute;
+            return Err(Error::fault(format!(
+                "{} has compute capability {major}.{minor}, these kernels need 8.0: use --device cpu",
+                gpu.name
+            )));
+        }
+        Ok(gpu)
+    }
+
+    /// Free and total bytes of the card's memory.
+    pub fn memory(&self) -> Result<(usize, usize)> {
+        self.context.mem_get_info().map_err(|e| fault("asking for free memory", e))
+    }
+
+    /// Memory that is not initialised.
+    pub fn alloc(&self, bytes: usize) -> Result<Buffer> {
+        let bytes = bytes.max(16);
+        self.bind()?;
+        // SAFETY: a plain allocation; the buffer frees it once.
+        let pointer = unsafe { result::malloc_sync(bytes) }.map_err(|e| fault(&format!("taking {bytes} bytes"), e))?;
+        Ok(Buffer { pointer, bytes, context: self.context.clone() })
+    }
+
+    pub fn zeros(&self, bytes: usize) -> Result<Buffer> {
+        let buffer = self.alloc(bytes)?;
+        self.set(&buffer, 0)?;
+        Ok(buffer)
+    }
+
+    /// Fills a buffer with one byte.
+    pub fn set(&self, buffer: &Buffer, byte: u8) -> Result<()> {
+        // SAFETY: the range is the buffer's.
+        unsafe { result::memset_d8_async(buffer.pointer, byte, buffer.bytes, self.stream.cu_stream()) }
+            .map_err(|e| fault("filling memory", e))
+    }
+
+    /// A copy of the numbers on the card.
+    pub fn upload<T: Copy>(&self, numbers: &[T]) -> Result<Buffer> {
+        let buffer = self.alloc(std::mem::size_of_val(numbers))?;
+        if !numbers.is_empty() {
+            // On our own stream: the driver's synchronous copy may return before the bytes are there for another stream.
+            // SAFETY: the buffer has at least as many bytes, and `numbers` stays until the wait below.
+            unsafe { result::memcpy_htod_async(buffer.pointer, numbers, self.stream.cu_stream()) }
+                .map_err(|e| fault("an upload", e))?;
+            self.wait()?;
+        }
+        Ok(buffer)
+    }
+
+    /// Waits for the stream and copies the buffer's first numbers.
+    pub fn download<T: Copy + Default>(&self, buffer: &Buffer, len: usize) -> Result<Vec<T>> {
+        let mut numbers = vec![T::default(); len];
+        assert!(std::mem::size_of_val(numbers.as_slice()) <= buffer.bytes, "a download inside the buffer");
+        self.wait()?;
+        if len > 0 {
+            // SAFETY: checked above; any bytes are numbers of the types used here.
+            unsafe { result::memcpy_dtoh_sync(&mut numbers, buffer.pointer) }.map_err(|e| fault("a download", e))?;
+        }
+        Ok(numbers)
+    }
+
+    /// Copies between buffers, on the stream.
+    pub fn copy(&self, to: CUdeviceptr, from: CUdeviceptr, bytes: usize) -> Result<()> {
+        // SAFETY: callers pass ranges of live buffers.
+        unsafe { result::memcpy_dtod_async(to, from, bytes, self.stream.cu_stream()) }.map_err(|e| fault("a copy", e))
+    }
+
+    pub fn wait(&self) -> Result<()> {
+        self.stream.synchronize().map_err(|e| fault("the work before this", e))
+    }
+
+    pub fn bind(&self) -> Result<()> {
+        self.context.bind_to_thread().map_err(|e| fault("the context", e))
+    }
+
+    /// Loads PTX; the driver assembles it for the card, once, and keeps the result in its own cache.
+    pub fn load(&self, ptx: &str) -> Result<Module> {
+        self.bind()?;
+        let image = CString::new(ptx).map_err(|_| Error::fault("a kernel's PTX holds a zero byte"))?;
+        // SAFETY: the image is text that ends in a zero.
+        let module =
+            unsafe { result::module::load_data(image.as_ptr().cast()) }.map_err(|e| fault("loading a kernel", e))?;
+        Ok(Module { module, context: self.context.clone() })
+    }
+
+    /// Launches with every block resident at once, which kernels that meet at a barrier need.
+    ///
+    /// # Safety
+    /// `parameters` point to the kernel's parameters, in order and of its types, and the buffers they name live until
+    /// the work is done.
+    pub unsafe fn launch(&self, f: Function, shape: Launch, parameters: &mut [*mut c_void]) -> Result<()> {
+        let (grid, block) = (shape.grid, (shape.threads, 1, 1));
+        let stream = self.stream.cu_stream();
+        // SAFETY: the caller's.
+        unsafe {
+            if shape.together {
+                result::launch_cooperative_kernel(f.0, grid, block, shape.shared_bytes, stream, parameters)
+            } else {
+                result::launch_kernel(f.0, grid, block, shape.shared_bytes, stream, parameters)
+            }
+        }
+        .map_err(|e| fault("a launch", e))
+    }
+
+    /// A graph of what `work` launches.
+    pub fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
+        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        self.stream.begin_capture(mode).map_err(|e| fault("a capture", e))?;
+        let done = work();
+        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
+        let graph = self.stream.end_capture(flags).map_err(|e| fault("a capture", e));
+        done?;
+        graph?.map(Graph).ok_or_else(|| Error::fault("a capture on the GPU gave no graph"))
+    }
+
+    /// A mark in the stream, for [`Gpu::microseconds`].
+    pub fn mark(&self) -> Result<CudaEvent> {
+        let flags = sys::CUevent_flags::CU_EVENT_DEFAULT;
+        self.stream.record_event(Some(flags)).map_err(|e| fault("an event", e))
+    }
+
+    /// Time between two marks, once both are passed.
+    pub fn microseconds(&self, from: &CudaEvent, to: &CudaEvent) -> Result<f64> {
+        from.elapsed_ms(to).map(|ms| f64::from(ms) * 1000.0).map_err(|e| fault("an event", e))
+    }
+}
+
+/// Memory of the card, freed on drop.
+pub struct Buffer {
+    pointer: CUdeviceptr,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+impl Buffer {
+    pub fn pointer(&self) -> CUdeviceptr {
+        self.pointer
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // A failure here is of earlier work, which reports itself; there is nobody to tell.
+        let _ = self.context.bind_to_thread();
+        // SAFETY: allocated by `alloc`, freed once. The driver waits for work that uses it.
+        let _ = unsafe { result::free_sync(self.pointer) };
+    }
+}
+
+/// Loaded kernels.
+pub struct Module {
+    module: CUmodule,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: a module handle may be used from any thread that has the context bound.
+unsafe impl Send for Module {}
+
+/// A kernel; lives as long as its module.
+#[derive(Clone, Copy)]
+pub struct Function(CUfunction);
+
+// SAFETY: as the module.
+unsafe impl Send for Function {}
+
+impl Module {
+    /// A kernel that may ask for `shared_bytes` of shared memory.
+    pub fn function(&self, name: &str, shared_bytes: u32) -> Result<Function> {
+        let named = CString::new(name).map_err(|_| Error::fault("a kernel's name holds a zero byte"))?;
+        let what = format!("kernel {name}");
+        // SAFETY: the module is loaded.
+        let f = unsafe { result::module::get_function(self.module, named) }.map_err(|e| fault(&what, e))?;
+        if shared_bytes > 48 << 10 {
+            let most = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function is of a loaded module.
+            unsafe { result::function::set_function_attribute(f, most, shared_bytes as i32) }
+                .map_err(|e| fault(&what, e))?;
+        }
+        Ok(Function(f))
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        // SAFETY: loaded by `load`, unloaded once.
+        let _ = unsafe { result::module::unload(self.module) };
+    }
+}
+
+/// The shape of a launch.
+#[derive(Debug, Clone, Copy)]
+pub struct Launch {
+    pub grid: (u32, u32, u32),
+    pub threads: u32,
+    pub shared_bytes: u32,
+    /// All blocks resident at once, or refused.
+    pub together: bool,
+}
+
+/// Captured launches.
+pub struct Graph(CudaGraph);
+
+impl Graph {
+    pub fn replay(&self) -> Result<()> {
+        self.0.launch().map_err(|e| fault("a graph", e))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_driver_opening_is_an_error_and_no_panic() {
+        // SAFETY: only looks whether the library can be opened.
+        if unsafe { sys::is_culib_present() } {
+            println!("skipped without_a_driver_opening_is_an_error_and_no_panic: a CUDA driver is here");
+            return;
+        }
+        let Err(error) = Gpu::open(0) else { panic!("a card without a driver") };
+        assert!(error.message().contains("--device cpu"), "{error}");
+    }
+}

@@ -1,0 +1,60 @@
+//! The kernels as PTX, compiled ahead by `kernels/build.sh`: the driver assembles them for the card at the first use.
+
+use super::attend::Number;
+use super::work::Kernel;
+
+macro_rules! ptx {
+    ($name:literal) => {
+        include_str!(concat!("../../../kernels/ptx/", $name, ".ptx"))
+    };
+}
+
+pub const DENSE: &str = ptx!("dense");
+pub const MEASURE: &str = ptx!("measure");
+
+/// The attention kernel for a number type and head size, if there is one.
+pub fn attend(kernel: Kernel, number: Number, head_size: u32) -> Option<&'static str> {
+    Some(match (kernel, number, head_size) {
+        (Kernel::Ampere, Number::F16, 64) => ptx!("attend_f16_64"),
+        (Kernel::Ampere, Number::F16, 80) => ptx!("attend_f16_80"),
+        (Kernel::Ampere, Number::F16, 96) => ptx!("attend_f16_96"),
+        (Kernel::Ampere, Number::F16, 128) => ptx!("attend_f16_128"),
+        (Kernel::Ampere, Number::Bf16, 64) => ptx!("attend_bf16_64"),
+        (Kernel::Ampere, Number::Bf16, 80) => ptx!("attend_bf16_80"),
+        (Kernel::Ampere, Number::Bf16, 96) => ptx!("attend_bf16_96"),
+        (Kernel::Ampere, Number::Bf16, 128) => ptx!("attend_bf16_128"),
+        (Kernel::Hopper, Number::F16, 64) => ptx!("attend_hopper_f16_64"),
+        (Kernel::Hopper, Number::F16, 128) => ptx!("attend_hopper_f16_128"),
+        (Kernel::Hopper, Number::Bf16, 64) => ptx!("attend_hopper_bf16_64"),
+        (Kernel::Hopper, Number::Bf16, 128) => ptx!("attend_hopper_bf16_128"),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sha2::{Digest, Sha256};
+
+    #[test]
+    fn ptx_was_compiled_from_the_sources_beside_it() {
+        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
+        let mut hash = Sha256::new();
+        for name in ["attend.cu", "attend_hopper.cu", "dense.cu", "measure.cu", "plan.cuh", "state.cuh", "tensor.cuh"] {
+            hash.update(std::fs::read(folder.join(name)).expect("a kernel source"));
+        }
+        let hex: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
+        let line = format!("// sources sha256 {hex}\n");
+        let mut texts = vec![DENSE, MEASURE];
+        for number in [Number::F16, Number::Bf16] {
+            for size in [64, 80, 96, 128] {
+                texts.extend(attend(Kernel::Ampere, number, size));
+                texts.extend(attend(Kernel::Hopper, number, size));
+            }
+        }
+        assert_eq!(texts.len(), 14);
+        for text in texts {
+            assert!(text.starts_with(&line), "kernels/ changed: run kernels/build.sh");
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! The screen as a whole: pictures, keys, and whatever may come in.
+
+mod behaviour;
+mod fuzz;
+mod pictures;
+mod widths;

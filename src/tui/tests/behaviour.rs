@@ -1,0 +1,328 @@
+//! What keys, pastes, clicks and the search's events do.
+
+use crate::search::event::{Command, Event, Limits};
+use crate::search::tree::{NodeId, Status};
+use crate::tui::app::{App, Effect, Screen};
+use crate::tui::keys::{Action, KeyMap, TABLE};
+use crate::tui::layout::Pane;
+use crate::tui::popup::Popup;
+use crate::tui::testing::{
+    app_with, choice, ended, grown, press, progress, recorded_run, screen, small_run, start_app, started, status,
+};
+use crate::tui::{Choice, Source};
+use crossterm::event::{
+    Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyEventState, KeyModifiers, MouseButton, MouseEvent,
+    MouseEventKind,
+};
+
+fn selected(app: &App) -> NodeId {
+    app.run.as_ref().unwrap().tree.selected()
+}
+
+fn sent(app: &mut App) -> Vec<Command> {
+    let effects = app.take_effects();
+    effects.into_iter().filter_map(|e| if let Effect::Send(c) = e { Some(c) } else { None }).collect()
+}
+
+fn click(app: &mut App, x: u16, y: u16, kind: MouseEventKind) {
+    app.input(&Input::Mouse(MouseEvent { kind, column: x, row: y, modifiers: KeyModifiers::NONE }));
+    app.settle();
+}
+
+#[test]
+fn a_press_acts_once_repeats_go_on_and_releases_do_nothing() {
+    let events: Vec<Event> = std::iter::once(started()).chain((1..20).map(|i| grown(i, 0, "x"))).collect();
+    let mut app = app_with(80, 24, &events);
+    press(&mut app, "g");
+    let key = |kind| {
+        Input::Key(KeyEvent {
+            code: KeyCode::Char('j'),
+            modifiers: KeyModifiers::NONE,
+            kind,
+            state: KeyEventState::NONE,
+        })
+    };
+    app.input(&key(KeyEventKind::Press));
+    app.input(&key(KeyEventKind::Release));
+    assert_eq!(selected(&app), NodeId(1));
+    for kind in [KeyEventKind::Press, KeyEventKind::Repeat, KeyEventKind::Repeat, KeyEventKind::Release] {
+        app.input(&key(kind));
+    }
+    assert_eq!(selected(&app), NodeId(4));
+}
+
+#[test]
+fn steering_keys_send_commands() {
+    let check = |keys: &str, expected: &[Command]| {
+        let mut app = app_with(80, 24, &small_run());
+        press(&mut app, "b");
+        assert_eq!(selected(&app), NodeId(6));
+        press(&mut app, keys);
+        assert_eq!(sent(&mut app), expected, "{keys}");
+    };
+    let node = NodeId(6);
+    check("space", &[Command::Pause]);
+    check("p", &[Command::Pause]);
+    check("s", &[Command::Step]);
+    check("+", &[Command::Expand { node }]);
+    check("enter", &[Command::Expand { node }]);
+    check("x", &[Command::Prune { node }]);
+    check("P", &[Command::Pin { node }]);
+    check("u", &[Command::Undo]);
+    check("r", &[Command::Rescore { node }]);
+    check("e 9 enter", &[Command::Edit { node, text: " 39".into() }]);
+    check("e 9 esc", &[]);
+    check("a enter", &[]);
+    check("a 7 ctrl-j 8 enter", &[Command::Add { parent: node, text: "7\n8".into() }]);
+    check(": s e t space b r e a d t h space 5 enter", &[Command::SetBreadth { n: 5 }]);
+    let limits = Limits { tokens: None, thoughts: Some(500), seconds: Some(60.0) };
+    check(": s e t space t o k e n s space n o n e enter", &[Command::SetBudget { limits }]);
+    check(": p r u tab enter", &[Command::Prune { node }]);
+    check("g x", &[]);
+}
+
+#[test]
+fn pin_lets_a_pinned_thought_go_and_pause_goes_on() {
+    let mut events = small_run();
+    events.extend([status(6, Status::Pinned), Event::Paused]);
+    let mut app = app_with(80, 24, &events);
+    press(&mut app, "b P space");
+    assert_eq!(sent(&mut app), [Command::Unpin { node: NodeId(6) }, Command::Resume]);
+    assert!(screen(&mut app).contains("PAUSED"));
+}
+
+#[test]
+fn after_the_end_nothing_is_sent_and_the_banner_offers_what_is_next() {
+    let mut events = small_run();
+    events.push(ended(true));
+    let mut app = app_with(80, 24, &events);
+    assert!(matches!(app.popup, Some(Popup::Banner)));
+    press(&mut app, "esc x s");
+    assert!(sent(&mut app).is_empty());
+    assert!(app.message.as_ref().unwrap().text.contains("has ended"));
+    press(&mut app, "B n");
+    assert!(app.take_effects().iter().any(|e| matches!(e, Effect::StartNext { .. })));
+    assert!(matches!(app.screen, Screen::Loading(_)));
+    let next = Choice { source: Source::Generated { size: 8, seed: 2 }, ..choice() };
+    assert!(app.started(2, next, Ok(())));
+    assert_eq!(app.start.seed.text(), "2");
+    for (key, check) in [("a", "again"), ("o", "other")] {
+        let mut app = app_with(80, 24, &events);
+        press(&mut app, key);
+        match check {
+            "again" => assert!(app.take_effects().contains(&Effect::Start { job: 2, choice: choice() })),
+            _ => assert_eq!(app.screen, Screen::Start),
+        }
+    }
+}
+
+#[test]
+fn leaving_asks_only_while_a_search_runs() {
+    let mut app = app_with(80, 24, &small_run());
+    press(&mut app, "q n");
+    assert!(app.take_effects().is_empty() && app.popup.is_none());
+    press(&mut app, "q y");
+    assert_eq!(app.take_effects(), [Effect::Leave]);
+    let mut app = app_with(80, 24, &small_run());
+    press(&mut app, "ctrl-c ctrl-c");
+    assert_eq!(app.take_effects(), [Effect::Leave]);
+    let mut events = small_run();
+    events.push(ended(false));
+    let mut app = app_with(80, 24, &events);
+    press(&mut app, "q");
+    assert_eq!(app.take_effects(), [Effect::Leave]);
+}
+
+#[test]
+fn a_paste_goes_into_text_fields_only() {
+    let paste = Input::Paste("q\nd\n4 5 6 10\n:quit\n".into());
+    let mut app = app_with(80, 24, &small_run());
+    app.input(&paste);
+    assert!(app.take_effects().is_empty() && app.popup.is_none());
+    press(&mut app, "b e");
+    app.input(&paste);
+    let Some(Popup::Edit { field, .. }) = &app.popup else { panic!("the field is open") };
+    assert_eq!(field.text(), " 3q\nd\n4 5 6 10\n:quit\n");
+    assert!(app.take_effects().is_empty());
+    let mut app = start_app(80, 24);
+    press(&mut app, "tab right tab");
+    assert_eq!(app.start.field().map(|f| f.text()), Some("42 7 -3 103 7".into()));
+    app.input(&paste);
+    assert_eq!(app.screen, Screen::Start);
+    assert_eq!(app.start.field().map(|f| f.text()), Some("42 7 -3 103 7q\nd\n4 5 6 10\n:quit\n".into()));
+}
+
+#[test]
+fn one_key_starts_from_the_start_screen() {
+    let mut app = start_app(80, 24);
+    press(&mut app, "enter");
+    assert!(app.take_effects().contains(&Effect::Start { job: 1, choice: choice() }));
+    app.started(1, choice(), Err(crate::base::Error::input("no model; three ways to get one")));
+    assert_eq!(app.screen, Screen::Start);
+    assert!(screen(&mut app).contains("no model; three ways to get one"));
+}
+
+#[test]
+fn the_form_changes_task_source_strategy_and_refuses_what_is_wrong() {
+    let mut app = start_app(80, 24);
+    press(&mut app, "right");
+    assert_eq!((app.start.task.as_str(), app.start.strategy.as_str()), ("set-intersection", "tot-dfs"));
+    press(&mut app, "left tab tab ctrl-u x enter");
+    assert!(screen(&mut app).contains("the size is a whole number, not `x`"));
+    assert!(!app.take_effects().iter().any(|e| matches!(e, Effect::Start { .. })));
+    press(&mut app, "ctrl-u 9 tab tab down down enter");
+    assert_eq!(app.start.strategy, "mine.yaml");
+    assert!(screen(&mut app).contains("unknown key `dpeth`"));
+    // Its file was mended: the list is read again by itself.
+    app.tick(10.0);
+    assert!(app.take_effects().contains(&Effect::LoadStrategies { task: "sorting".into() }));
+    press(&mut app, "up enter");
+    let wanted = Choice { source: Source::Generated { size: 9, seed: 1 }, strategy: "tot-dfs".into(), ..choice() };
+    assert!(app.take_effects().iter().any(|e| *e == Effect::Start { job: 1, choice: wanted.clone() }));
+}
+
+#[test]
+fn late_answers_of_earlier_questions_are_dropped() {
+    let mut app = start_app(80, 24);
+    let question = app.start.question;
+    press(&mut app, "tab tab 9");
+    app.preview(question, Ok("old".into()));
+    assert!(!screen(&mut app).contains("old"));
+    press(&mut app, "enter esc");
+    assert!(!app.started(1, choice(), Ok(())), "nobody waits for this start any more");
+    assert_eq!(app.screen, Screen::Start);
+}
+
+#[test]
+fn search_finds_in_growth_order_and_unfolds() {
+    let mut app = app_with(80, 24, &small_run());
+    press(&mut app, "g right h g left");
+    press(&mut app, "/ 3 enter");
+    assert_eq!(selected(&app), NodeId(2));
+    press(&mut app, "n");
+    assert_eq!(selected(&app), NodeId(5));
+    press(&mut app, "n n");
+    assert_eq!(selected(&app), NodeId(2));
+    press(&mut app, "N");
+    assert_eq!(selected(&app), NodeId(6));
+    press(&mut app, "/ # 4 enter");
+    assert_eq!(selected(&app), NodeId(4));
+}
+
+#[test]
+fn panes_can_be_chosen_zoomed_hidden_and_shown() {
+    let mut app = app_with(80, 24, &small_run());
+    press(&mut app, "7");
+    assert_eq!(app.arrangement().unwrap().panes[0].0, Pane::Log);
+    press(&mut app, "7");
+    assert_eq!(app.arrangement().unwrap().panes.len(), 5);
+    press(&mut app, "3 -");
+    assert!(app.arrangement().unwrap().of(Pane::Memory).is_none());
+    press(&mut app, "=");
+    assert!(app.arrangement().unwrap().of(Pane::Memory).is_some());
+    press(&mut app, "1 tab");
+    assert_eq!(app.run.as_ref().unwrap().wishes.focus, Pane::Thought);
+    press(&mut app, "1 - 2 - 3 - 4 - 5 - 6 - 7 -");
+    assert_eq!(app.arrangement().unwrap().panes.len(), 1);
+}
+
+#[test]
+fn the_mouse_selects_folds_scrolls_and_drags_the_split() {
+    let events: Vec<Event> = std::iter::once(started()).chain((1..60).map(|i| grown(i, 0, "x"))).collect();
+    let mut app = app_with(80, 24, &events);
+    press(&mut app, "g");
+    click(&mut app, 10, 5, MouseEventKind::Down(MouseButton::Left));
+    assert_eq!(selected(&app), NodeId(3));
+    click(&mut app, 10, 2, MouseEventKind::Down(MouseButton::Right));
+    assert_eq!(app.run.as_ref().unwrap().tree.rows().len(), 1);
+    click(&mut app, 10, 2, MouseEventKind::Down(MouseButton::Right));
+    for _ in 0..30 {
+        click(&mut app, 10, 5, MouseEventKind::ScrollDown);
+    }
+    assert!(app.run.as_ref().unwrap().tree.top() > 30);
+    let split = app.arrangement().unwrap().split.unwrap();
+    click(&mut app, split, 8, MouseEventKind::Down(MouseButton::Left));
+    click(&mut app, 30, 8, MouseEventKind::Drag(MouseButton::Left));
+    click(&mut app, 30, 8, MouseEventKind::Up(MouseButton::Left));
+    assert!((29..=31).contains(&app.arrangement().unwrap().split.unwrap()));
+}
+
+#[test]
+fn the_selection_follows_the_search_until_it_is_moved() {
+    let mut app = app_with(80, 24, &small_run());
+    app.settle();
+    assert_eq!(selected(&app), NodeId(4));
+    press(&mut app, "k");
+    let stays = selected(&app);
+    app.search_event(&crate::tui::testing::asked(9, 6));
+    app.settle();
+    assert_eq!(selected(&app), stays);
+    press(&mut app, "f");
+    assert_eq!(selected(&app), NodeId(6));
+}
+
+#[test]
+fn the_help_screen_names_every_key_of_the_table() {
+    let mut app = app_with(80, 200, &small_run());
+    press(&mut app, "?");
+    let text = screen(&mut app);
+    let keys = KeyMap::new(&[]).unwrap();
+    for entry in TABLE.iter().filter(|e| e.group != crate::tui::keys::Group::Replay) {
+        assert!(text.contains(entry.about), "{}", entry.name);
+        assert!(text.contains(keys.keys(entry.action)), "{}", entry.name);
+    }
+    assert_eq!(keys.key(Action::Help), "?");
+}
+
+#[test]
+fn copying_takes_the_text_as_it_is() {
+    let mut app = app_with(80, 24, &[started(), grown(1, 0, "♻️ a"), grown(2, 1, "\tb")]);
+    press(&mut app, "G y Y");
+    assert_eq!(app.take_effects(), [Effect::Copy("\tb".into()), Effect::Copy("♻️ a\tb".into())]);
+}
+
+#[test]
+fn time_alone_redraws_only_when_something_changes() {
+    let mut app = app_with(80, 24, &[started(), progress(1.0, 0)]);
+    app.settle();
+    app.dirty = false;
+    assert_eq!(app.wake_at(), None, "an idle screen needs no time");
+    app.tick(100.0);
+    assert!(!app.dirty);
+    app.search_event(&crate::tui::testing::counters(1));
+    app.dirty = false;
+    app.search_event(&crate::tui::testing::counters(2));
+    assert_eq!(app.wake_at(), Some(100.25), "counters are shown four times a second at most");
+    app.dirty = false;
+    app.tick(100.3);
+    assert!(app.dirty);
+    press(&mut app, "f");
+    assert!(app.wake_at().is_some_and(|at| at > 100.3), "the message goes by itself");
+}
+
+#[test]
+fn replay_plays_steps_jumps_and_goes_back_to_the_start_screen() {
+    let mut app = start_app(80, 24);
+    app.open_replay(recorded_run());
+    let position = |app: &App| app.run.as_ref().unwrap().replay.as_ref().unwrap().position();
+    press(&mut app, "] ] ]");
+    assert_eq!(position(&app), 3);
+    press(&mut app, "[ x");
+    assert_eq!(position(&app), 2);
+    assert!(app.take_effects().iter().all(|e| !matches!(e, Effect::Send(_))));
+    press(&mut app, ": e v e n t space 9 9 9 enter");
+    assert_eq!(position(&app), small_run().len());
+    click(&mut app, 0, 22, MouseEventKind::Down(MouseButton::Left));
+    assert_eq!(position(&app), 0);
+    press(&mut app, "q");
+    assert_eq!(app.screen, Screen::Start);
+}
+
+#[test]
+fn a_search_that_stops_silently_is_said() {
+    let mut app = app_with(80, 24, &small_run());
+    app.search_gone();
+    assert!(!app.is_running());
+    let text = screen(&mut app);
+    assert!(text.contains("Not solved") && text.contains("the search stopped without saying why"), "{text}");
+}

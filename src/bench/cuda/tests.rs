@@ -54,7 +54,8 @@ fn random_tree(seed: u64, paged: bool) -> Laid {
     let mut slots = Vec::new();
     for (node, place) in nodes.iter().zip(&places) {
         slots.extend(
-            (*place..place + node.len).map(|p| if seed % 3 == 0 { p } else { pages[p as usize / 16] * 16 + p % 16 }),
+            (*place..place + node.len)
+                .map(|p| if seed.is_multiple_of(3) { p } else { pages[p as usize / 16] * 16 + p % 16 }),
         );
     }
     Laid { nodes, slots, rows, total }

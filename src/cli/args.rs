@@ -142,6 +142,8 @@ pub struct SolveArgs {
     /// A built-in strategy's name, or a YAML file [default: the task's own]
     #[arg(long, value_name = "NAME|FILE")]
     pub strategy: Option<String>,
+    #[command(flatten)]
+    pub language: LanguageArgs,
     /// No screen: progress on standard error, the answer on standard output
     #[arg(long)]
     pub no_tui: bool,
@@ -153,6 +155,17 @@ pub struct SolveArgs {
     pub no_record: bool,
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+/// What a strategy is told and allowed.
+#[derive(Debug, Clone, Default, Args)]
+pub struct LanguageArgs {
+    /// Set a variable of the strategy (its `vars`); may be given several times
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub set: Vec<String>,
+    /// Let the strategy run programs (`evaluate: - command: …`)
+    #[arg(long)]
+    pub allow_commands: bool,
 }
 
 /// Bounds that stand in for the strategy's own.
@@ -186,6 +199,8 @@ pub struct EvalArgs {
     /// Strategies, by name or file
     #[arg(long, value_name = "NAME|FILE", required = true, num_args = 1..)]
     pub strategy: Vec<String>,
+    #[command(flatten)]
+    pub language: LanguageArgs,
     /// Folder of the results
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,

@@ -15,7 +15,7 @@ pub fn run(common: &Common, args: &EvalArgs) -> Result<u8> {
     let puzzles = puzzles(common, args)?;
     let mut jobs = Vec::new();
     for name in &args.strategy {
-        let strategy = solve::strategy(Some(name), &args.task)?;
+        let strategy = solve::strategy(Some(name), &args.task, &args.language)?;
         jobs.extend(puzzles.iter().map(|puzzle| Job { puzzle: puzzle.clone(), strategy: strategy.clone() }));
     }
     let options = Options {

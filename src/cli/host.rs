@@ -34,7 +34,7 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
     }
     // Mistakes in the flags are told before the screen opens.
     let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
-    let strategy = solve::strategy(args.strategy.as_deref(), puzzle.task())?;
+    let strategy = solve::strategy(args.strategy.as_deref(), puzzle.task(), &args.language)?;
     args.limits.limits()?;
     let source = match (&args.puzzle.input, &args.puzzle.data) {
         (Some(input), _) => Source::Typed(puzzle::text(input, "--input")?),
@@ -132,6 +132,14 @@ impl Program {
     }
 }
 
+impl Program {
+    /// The flags about strategies count for the one that was named with them.
+    fn options(&self, strategy: &str) -> Result<library::LoadOptions> {
+        let named = self.args.strategy.as_deref().is_none_or(|named| named == strategy);
+        if named { self.args.language.options() } else { Ok(library::LoadOptions::default()) }
+    }
+}
+
 impl Host for Program {
     fn tasks(&self) -> Vec<TaskItem> {
         let item = |t: &&'static dyn task::Task| TaskItem {
@@ -168,7 +176,7 @@ impl Host for Program {
         {
             items.insert(
                 0,
-                match library::load(named, task) {
+                match self.options(named).and_then(|options| library::load_with(named, task, &options)) {
                     Ok(s) => StrategyItem { name: named.clone(), about: s.about.clone(), error: None },
                     Err(e) => {
                         StrategyItem { name: named.clone(), about: String::new(), error: Some(e.message().to_string()) }
@@ -196,7 +204,7 @@ impl Host for Program {
 
     fn start(&self, choice: &Choice, progress: &Progress) -> Result<RunHandle> {
         let puzzle = self.puzzle(choice)?;
-        let strategy = Arc::new(library::load(&choice.strategy, &choice.task)?);
+        let strategy = Arc::new(library::load_with(&choice.strategy, &choice.task, &self.options(&choice.strategy)?)?);
         let lm = self.model(&choice.model, progress)?;
         let limits: Limits = self.args.limits.limits()?;
         let seed = match &choice.source {

@@ -1,6 +1,6 @@
 //! `totara solve --no-tui`: one puzzle, progress on standard error, the answer on standard output.
 
-use super::args::{Common, LimitArgs, PuzzleArgs, SolveArgs};
+use super::args::{Common, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
 use super::{lm, out, puzzle, runtime};
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
@@ -9,7 +9,7 @@ use crate::search::event::{Command, Event, Limits, Outcome, Reason};
 use crate::search::record::{Header, Recorder};
 use crate::search::run::{RunSpec, start};
 use crate::search::tree::{Status, ThoughtTree};
-use crate::strategy::{self, Strategy};
+use crate::strategy::{self, LoadOptions, Strategy};
 use crate::task;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
@@ -25,6 +25,7 @@ pub fn defaults() -> SolveArgs {
     SolveArgs {
         puzzle: PuzzleArgs { task: "sorting".into(), input: None, size: None, data: None, id: None },
         strategy: None,
+        language: LanguageArgs::default(),
         no_tui: true,
         record: None,
         no_record: false,
@@ -41,19 +42,33 @@ impl LimitArgs {
     }
 }
 
+impl LanguageArgs {
+    /// The flags as the strategy's reader takes them.
+    pub fn options(&self) -> Result<LoadOptions> {
+        let pair = |text: &String| {
+            let (name, value) = text
+                .split_once('=')
+                .ok_or_else(|| Error::input(format!("--set {text}: write a variable and its value, such as width=3")))?;
+            Ok((name.trim().to_string(), value.to_string()))
+        };
+        let set = self.set.iter().map(pair).collect::<Result<_>>()?;
+        Ok(LoadOptions { set, allow_commands: self.allow_commands })
+    }
+}
+
 /// The strategy of that name or file, for that task; without one the task's own.
-pub fn strategy(named: Option<&str>, task: &str) -> Result<Arc<Strategy>> {
+pub fn strategy(named: Option<&str>, task: &str, language: &LanguageArgs) -> Result<Arc<Strategy>> {
     let name = match named {
         Some(name) => name,
         None => task::by_name(task)?.default_strategy(),
     };
-    strategy::library::load(name, task).map(Arc::new)
+    strategy::load_with(name, task, &language.options()?).map(Arc::new)
 }
 
 /// Solves one puzzle and prints the answer, or the contract's row.
 pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
-    let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task)?;
+    let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task, &args.language)?;
     let limits = args.limits.limits()?;
     let lm = lm::open(common, &lm::Told::new(common))?;
     let record = recorder(common, args, Header::new(&*puzzle, &strategy, &*lm, common.seed, &command_line()))?;

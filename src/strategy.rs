@@ -6,6 +6,7 @@
 
 pub mod check;
 mod compose;
+pub mod estimate;
 pub mod expression;
 pub mod fault;
 mod keys;
@@ -61,7 +62,7 @@ impl Strategy {
 
     /// Every prompt: those that make thoughts, then those that judge them.
     pub fn prompts(&self) -> impl Iterator<Item = &PromptSource> {
-        let judges = self.evaluate.iter().filter_map(|evaluator| match evaluator {
+        let judges = self.evaluators().filter_map(|evaluator| match evaluator {
             Evaluator::Value { prompt, .. } | Evaluator::Vote { prompt, .. } => Some(prompt),
             Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => None,
         });
@@ -77,6 +78,17 @@ impl Strategy {
             map.insert("vars".into(), serde_json::Value::Object(vars.collect()));
         }
         puzzle
+    }
+
+    /// How thoughts of a level are scored.
+    pub fn evaluate_at(&self, level: usize) -> &[Evaluator] {
+        let own = level.checked_sub(1).and_then(|at| self.levels.get(at)?.evaluate.as_ref());
+        own.unwrap_or(&self.evaluate)
+    }
+
+    /// The evaluators of all levels.
+    pub fn evaluators(&self) -> impl Iterator<Item = &Evaluator> {
+        self.evaluate.iter().chain(self.levels.iter().filter_map(|level| level.evaluate.as_ref()).flatten())
     }
 
     /// Every way thoughts are made in some level.
@@ -96,6 +108,7 @@ fn var_value(text: &str) -> serde_json::Value {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Level {
     pub generate: Option<Generate>,
+    pub evaluate: Option<Vec<Evaluator>>,
     pub keep: Option<Count>,
 }
 

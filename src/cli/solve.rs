@@ -46,9 +46,9 @@ impl LanguageArgs {
     /// The flags as the strategy's reader takes them.
     pub fn options(&self) -> Result<LoadOptions> {
         let pair = |text: &String| {
-            let (name, value) = text
-                .split_once('=')
-                .ok_or_else(|| Error::input(format!("--set {text}: write a variable and its value, such as width=3")))?;
+            let (name, value) = text.split_once('=').ok_or_else(|| {
+                Error::input(format!("--set {text}: write a variable and its value, such as width=3"))
+            })?;
             Ok((name.trim().to_string(), value.to_string()))
         };
         let set = self.set.iter().map(pair).collect::<Result<_>>()?;

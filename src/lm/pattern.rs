@@ -152,7 +152,9 @@ mod tests {
 
     #[test]
     fn ascii_patterns_are_known_as_such() {
-        for (pattern, ascii) in [("[0-9]+( [0-9]+)*", true), ("yes|no", true), (".*", false), (r"\d", false), ("é", false)] {
+        for (pattern, ascii) in
+            [("[0-9]+( [0-9]+)*", true), ("yes|no", true), (".*", false), (r"\d", false), ("é", false)]
+        {
             assert_eq!(Pattern::new(pattern).unwrap().ascii(), ascii, "{pattern}");
         }
     }
@@ -169,10 +171,12 @@ mod tests {
     #[test]
     fn it_agrees_with_the_regex_library() {
         for pattern in ["(a|b)*abb", "[ab]{2,4}c?", "a(b|c)+|ca", "(ab?)*"] {
-            let (own, regex) = (Pattern::new(pattern).unwrap(), regex::Regex::new(&format!("^(?:{pattern})$")).unwrap());
+            let (own, regex) =
+                (Pattern::new(pattern).unwrap(), regex::Regex::new(&format!("^(?:{pattern})$")).unwrap());
             let mut texts = vec![String::new()];
             for _ in 0..5 {
-                let longer: Vec<String> = texts.iter().flat_map(|t| ["a", "b", "c"].map(|c| format!("{t}{c}"))).collect();
+                let longer: Vec<String> =
+                    texts.iter().flat_map(|t| ["a", "b", "c"].map(|c| format!("{t}{c}"))).collect();
                 texts.extend(longer);
                 texts.sort();
                 texts.dedup();

@@ -74,9 +74,8 @@ mod tests {
 
     #[test]
     fn an_expression_may_weigh_the_parts() {
-        let score = |text: &str, parts: &[Part]| {
-            weigh(&Expression::new(text, crate::strategy::Scope::Parts).unwrap(), parts)
-        };
+        let score =
+            |text: &str, parts: &[Part]| weigh(&Expression::new(text, crate::strategy::Scope::Parts).unwrap(), parts);
         let parts = [Part::of("checker", 1.0, ""), Part::of("value", 0.5, "")];
         assert_eq!(score("0.5 * checker + 0.5 * value", &parts), Ok(0.75));
         assert_eq!(score("checker + value", &parts), Ok(1.0), "clamped");

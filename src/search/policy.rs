@@ -62,7 +62,10 @@ pub enum Step {
     /// Back up what simulations gave, each from its thought to the root.
     Visit(Vec<(NodeId, f64)>),
     /// End with this thought as the answer; the puzzle has the last word on it.
-    Choose { node: NodeId, why: String },
+    Choose {
+        node: NodeId,
+        why: String,
+    },
     End(Reason),
 }
 

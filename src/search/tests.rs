@@ -48,6 +48,47 @@ fn set_intersection_is_solved_by_search_alone() {
 }
 
 #[test]
+fn the_other_policies_solve_what_breadth_first_solves() {
+    for strategy in ["beam", "best-first", "mcts"] {
+        let sets = solved_by_chance("set-intersection", strategy, 8, 5);
+        let sorted = solved_by_chance("sorting", strategy, 4, 10);
+        println!("{strategy}: {sets} of 5 set intersections, {sorted} of 10 sortings");
+        assert!(sets >= 4 && sorted >= 4, "{strategy}: {sets}, {sorted}");
+    }
+}
+
+#[test]
+fn the_majority_answers_and_the_checker_is_asked_once() {
+    let task = crate::task::by_name("sorting").unwrap();
+    let replies = ["Answer: 1, 3, 2", "I cannot say.", "Answer: 1, 2, 3", "Answer: [1, 2, 3]", "Answer: 3, 2, 1"];
+    let all = replies.iter().chain(["Answer: 1, 2, 3"; 3].iter()).map(|r| r.to_string());
+    let lm = Arc::new(Scripted::new("script", all));
+    let ran = run(spec(task.parse("3 1 2").unwrap(), shipped("sorting", "cot-sc"), lm));
+    assert!(ran.outcome.solved, "{:?}", ran.outcome);
+    assert_eq!(ran.outcome.reason, Reason::Solved);
+    let chosen = ran.tree.node(ran.outcome.node.unwrap());
+    assert_eq!(chosen.repeats, 4);
+    assert!(chosen.why.as_deref().unwrap().contains("5 of 8 answers agree"), "{:?}", chosen.why);
+    // A wrong majority stays wrong, although a right answer was among them.
+    let replies = ["Answer: 1, 2, 3"].iter().chain(["Answer: 3, 2, 1"; 7].iter()).map(|r| r.to_string());
+    let lm = Arc::new(Scripted::new("script", replies));
+    let ran = run(spec(task.parse("3 1 2").unwrap(), shipped("sorting", "cot-sc"), lm));
+    assert!(!ran.outcome.solved && matches!(ran.outcome.reason, Reason::Stopped { .. }), "{:?}", ran.outcome);
+    assert_eq!(ran.outcome.answer, Some(serde_json::json!([3, 2, 1])));
+}
+
+#[test]
+fn a_level_improves_the_best_answer_of_the_level_above() {
+    let task = crate::task::by_name("sorting").unwrap();
+    let first = (0..9).map(|_| " 3, 2, 1".to_string()).chain([" 1, 3, 2".to_string()]);
+    let then = (0..9).map(|_| " 2, 1, 3".to_string()).chain([" 1, 2, 3".to_string()]);
+    let lm = Arc::new(Scripted::new("script", first.chain(then)));
+    let ran = run(spec(task.parse("3 1 2").unwrap(), shipped("sorting", "tot-improve"), lm));
+    assert!(ran.outcome.solved, "{:?} {:?}", ran.outcome, ran.thoughts());
+    assert_eq!(ran.tree.node(ran.outcome.node.unwrap()).depth, 2);
+}
+
+#[test]
 fn whole_answers_are_read_from_what_a_model_writes() {
     let task = crate::task::by_name("sorting").unwrap();
     for (strategy, reply) in [

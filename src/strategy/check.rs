@@ -77,6 +77,9 @@ impl fmt::Display for Report {
             } else if file.count(Severity::Error) == 0 {
                 let about = file.strategy.as_ref().map_or("", |strategy| strategy.name.as_str());
                 writeln!(f, "{}: ok ({})", file.path.display(), crate::base::text::sanitize_line(about))?;
+                if let Some(estimate) = file.strategy.as_ref().and_then(super::estimate::estimate) {
+                    writeln!(f, "  on the task's example: {estimate}")?;
+                }
             }
         }
         let plural = |n: usize, word: &str| format!("{n} {word}{}", if n == 1 { "" } else { "s" });

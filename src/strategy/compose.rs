@@ -197,7 +197,9 @@ impl Composer {
         };
         let source = match found {
             Ok(source) if above.contains(&source.origin) => Err(format!("{} leads back to itself", source.origin)),
-            Ok(_) if self.sources.len() >= MAX_FILES => Err(format!("more than {MAX_FILES} files make up this strategy")),
+            Ok(_) if self.sources.len() >= MAX_FILES => {
+                Err(format!("more than {MAX_FILES} files make up this strategy"))
+            }
             found => found,
         };
         match source {

@@ -117,7 +117,9 @@ impl Expression {
     /// # Errors
     /// It cannot be worked out, or gives no number: a message that names the expression.
     pub fn numbers(&self, rows: &[Values]) -> Result<Vec<Option<f64>>, String> {
-        self.each(rows, |value| f64::try_from(value.clone()).map_err(|_| format!("gives `{value}`, which is no number")))
+        self.each(rows, |value| {
+            f64::try_from(value.clone()).map_err(|_| format!("gives `{value}`, which is no number"))
+        })
     }
 
     /// Whether it holds for each row of values; `None` where a value it needs is not there.
@@ -162,7 +164,8 @@ mod tests {
         let values = || vec![("score", 0.5), ("depth", 3.0)];
         assert_eq!(numbers("score - 0.01 * depth", values()), Ok(Some(0.47)));
         assert_eq!(numbers("1 if depth > 2 else 0", values()), Ok(Some(1.0)));
-        let holds = |text: &str| Expression::new(text, Scope::Thought).unwrap().truths(&[values()]).map(|found| found[0]);
+        let holds =
+            |text: &str| Expression::new(text, Scope::Thought).unwrap().truths(&[values()]).map(|found| found[0]);
         assert_eq!(holds("score < 0.6 and depth == 3"), Ok(Some(true)));
         assert_eq!(holds("not score < 0.6"), Ok(Some(false)));
         assert!(holds("score").unwrap_err().contains("neither true nor false"));

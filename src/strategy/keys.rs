@@ -56,6 +56,7 @@ pub const KEYS: &[Key] = &[
         "true: a simulation goes on to the end of an answer; false: a thought's own score is its value; default false",
     ),
     key("levels", "generate", "what differs from `generate` at this level"),
+    key("levels", "evaluate", "what takes the place of `evaluate` at this level"),
     key("levels", "keep", "what takes the place of `search.keep` at this level"),
     key(
         "generate",
@@ -86,7 +87,11 @@ pub const KEYS: &[Key] = &[
     key("generate", "max_tokens", "the longest a thought may be, in tokens; default 256"),
     key("generate", "stop", "a list of texts; a thought ends before the first of them"),
     key("generate", "thought", "step (a thought is one step of an answer) or answer (a whole one); default step"),
-    key("generate.constrain", "regex", "a regular expression that the whole thought matches; tokens that cannot lead to a match are not sampled"),
+    key(
+        "generate.constrain",
+        "regex",
+        "a regular expression that the whole thought matches; tokens that cannot lead to a match are not sampled",
+    ),
     key("generate.constrain", "choice", "a list of texts, one of which the thought is"),
     key("evaluate", "checker", "the puzzle's own check: partial (of a beginning) or whole (of an answer)"),
     key("evaluate", "value", "ask the model for a label of a thought, or for a number on a scale"),
@@ -96,7 +101,11 @@ pub const KEYS: &[Key] = &[
         "logprob",
         "true: the probability of the thought's text, exp of the mean of its tokens' log-probabilities",
     ),
-    key("evaluate", "command", "a program that reads a thought as JSON and writes its score; runs with --allow-commands"),
+    key(
+        "evaluate",
+        "command",
+        "a program that reads a thought as JSON and writes its score; runs with --allow-commands",
+    ),
     key("evaluate.command", "run", "the program and its arguments, a list; no shell reads it"),
     key("evaluate.command", "seconds", "given up after so many seconds; default 10"),
     key("evaluate.value", "prompt", "as generate.prompt; `thought` is the one to judge"),

@@ -38,14 +38,15 @@ macro_rules! prompts {
 }
 
 const ENTRIES: &[Entry] = entries! {
-    "sorting": "tot-bfs", "tot-dfs", "io", "cot";
-    "set-intersection": "tot-bfs", "tot-dfs", "io", "cot";
-    "game24": "tot-bfs", "tot-dfs", "io", "cot";
+    "sorting": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n", "tot-improve";
+    "set-intersection": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n";
+    "game24": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n";
 };
 
 const PROMPTS: &[(&str, &str)] = prompts![
     "prompts/sorting/step.txt",
     "prompts/sorting/cot.txt",
+    "prompts/sorting/improve.txt",
     "prompts/set-intersection/step.txt",
     "prompts/set-intersection/cot.txt",
     "prompts/game24/step.txt",
@@ -95,7 +96,7 @@ pub fn load_with(spec: &str, task: &str, options: &LoadOptions) -> Result<Strate
         None if is_file(spec) => parse::read_file(Path::new(spec), &options.set)?,
         None => return Err(unknown(spec, Some(task))),
     };
-    let program = strategy.evaluate.iter().find_map(|evaluator| match evaluator {
+    let program = strategy.evaluators().find_map(|evaluator| match evaluator {
         Evaluator::Command { run, .. } => run.first(),
         _ => None,
     });

@@ -54,7 +54,7 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
     if ranked && strategy.search.keep != strategy.generate.n {
         r.warn(place(top, "generate"), "nothing is evaluated: all thoughts score 1, and the first ones are kept");
     }
-    for evaluator in &strategy.evaluate {
+    for evaluator in strategy.evaluators() {
         match evaluator {
             Evaluator::Value { prompt, .. } if !prompt::uses(prompt, "thought") && !prompt::uses(prompt, "path") => {
                 r.warn(

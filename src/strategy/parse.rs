@@ -91,7 +91,7 @@ fn read_strategy(r: &mut Reader, root: &Node) -> Option<Strategy> {
     let generate = r.need(&top, "generate").and_then(|node| read_generate(r, node));
     let levels = top.get("levels").map(|node| read_levels(r, node, top.get("generate"))).unwrap_or_default();
     let evaluate = top.get("evaluate").map(|node| evaluate::read(r, node)).unwrap_or_default();
-    let score = top.get("score").and_then(|node| read_score(r, node, &evaluate));
+    let score = top.get("score").and_then(|node| read_score(r, node, &evaluate, &levels));
     let budget = top.get("budget").map(|node| read_budget(r, node)).unwrap_or_default();
     let (own, parts) = r.sources.split_first()?;
     let strategy = Strategy {
@@ -164,6 +164,7 @@ fn read_levels(r: &mut Reader, node: &Node, generate: Option<&Node>) -> Vec<Leve
         });
         levels.push(Level {
             generate: own.and_then(|node| read_generate(r, &node)),
+            evaluate: fields.get("evaluate").map(|node| evaluate::read(r, node)),
             keep: fields.get("keep").and_then(|node| r.count(node, "keep")),
         });
     }
@@ -171,17 +172,20 @@ fn read_levels(r: &mut Reader, node: &Node, generate: Option<&Node>) -> Vec<Leve
 }
 
 /// What the score is made of: an expression over the evaluators that are there.
-fn read_score(r: &mut Reader, node: &Node, evaluate: &[Evaluator]) -> Option<Expression> {
+fn read_score(r: &mut Reader, node: &Node, evaluate: &[Evaluator], levels: &[Level]) -> Option<Expression> {
     let expression = r.expression(node, "score", Scope::Parts)?;
-    let there: Vec<&str> = evaluate.iter().map(Evaluator::name).collect();
-    for name in expression.names() {
-        if !there.contains(&name.as_str()) {
-            r.error(node.span, format!("`score` names `{name}`, but there is no such evaluator in `evaluate`"));
+    let own = levels.iter().filter_map(|level| level.evaluate.as_deref());
+    for evaluate in std::iter::once(evaluate).chain(own) {
+        let there: Vec<&str> = evaluate.iter().map(Evaluator::name).collect();
+        for name in expression.names() {
+            if !there.contains(&name.as_str()) {
+                r.error(node.span, format!("`score` names `{name}`, but there is no such evaluator in `evaluate`"));
+            }
         }
-    }
-    for (at, name) in there.iter().enumerate() {
-        if there[..at].contains(name) {
-            r.error(node.span, format!("`score` cannot tell two evaluators `{name}` apart"));
+        for (at, name) in there.iter().enumerate() {
+            if there[..at].contains(name) {
+                r.error(node.span, format!("`score` cannot tell two evaluators `{name}` apart"));
+            }
         }
     }
     Some(expression)

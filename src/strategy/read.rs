@@ -2,11 +2,11 @@
 //!
 //! A reader that returns `None` has reported why. Nothing stops at the first fault.
 
+use super::compose::{self, Source};
+use super::expression::{Expression, Scope};
 use super::fault::{Fault, Severity, Span};
 use super::keys;
 use super::prompt::{self, Role};
-use super::compose::{self, Source};
-use super::expression::{Expression, Scope};
 use super::source;
 use super::yaml::{Entry, Node, Style, Value};
 use super::{Count, PromptSource};

@@ -97,7 +97,7 @@ fn value(level: &str, name: &str) -> Value {
         }
         ("evaluate.command", "run") => json!({"$ref": "#/$defs/texts", "minItems": 1}),
         ("evaluate.command", "seconds") => json!({"type": "number", "minimum": 0.001}),
-        ("", "evaluate") => {
+        ("" | "levels", "evaluate") => {
             json!({"type": "array", "items": {"anyOf": [{"const": "logprob"}, section("evaluate")]}})
         }
         ("search", "policy") => {

@@ -151,7 +151,7 @@ fn numbers_are_refused_at_their_line() {
 #[test]
 fn names_out_of_a_list_suggest_the_nearest() {
     check(&with("kind: likeliest", "kind: likelyest"), 7, 9, "did you mean `likeliest`?");
-    check(&with("policy: bfs", "policy: mcts"), 5, 18, "known: bfs, dfs");
+    check(&with("policy: bfs", "policy: mtcs"), 5, 18, "did you mean `mcts`?");
     check(&with("task: sorting", "task: sortin"), 4, 7, "did you mean `sorting`?");
     check(&with("checker: partial", "checker: half"), 14, 14, "known: partial, whole");
     check(&with("  - checker: partial", "  - chequer: partial"), 14, 5, "did you mean `checker`?");
@@ -207,7 +207,7 @@ fn what_looks_unintended_is_a_warning() {
     };
     warned(&with("Sort {{ puzzle.input }}", "Sort"), 9, "never shows the puzzle");
     warned(&with("kind: likeliest", "kind: sample"), 8, "all the same");
-    warned(&with("policy: bfs", "policy: dfs"), 5, "`keep` is used by bfs only");
+    warned(&with("policy: bfs", "policy: dfs"), 5, "`keep` is used by bfs and beam only");
     warned(&with("budget: {tokens: 20000, thoughts: 500, seconds: 60}\n", ""), 1, "no `budget`");
     warned(&with("about: a test\n", ""), 2, "no `about`");
 }
@@ -223,7 +223,18 @@ fn shipped_strategies_are_clean_found_by_name_and_fit_their_task() {
         assert_eq!(library::load(&format!("{}/{}", entry.task, entry.name), entry.task).unwrap(), strategy);
     }
     for task in task::all() {
-        for name in ["io", "cot", "tot-bfs", "tot-dfs", task.default_strategy()] {
+        for name in [
+            "io",
+            "cot",
+            "tot-bfs",
+            "tot-dfs",
+            "beam",
+            "best-first",
+            "mcts",
+            "cot-sc",
+            "best-of-n",
+            task.default_strategy(),
+        ] {
             library::load(name, task.name()).unwrap();
         }
     }
@@ -236,6 +247,109 @@ fn shipped_strategies_are_clean_found_by_name_and_fit_their_task() {
             .contains("for the task set-intersection")
     );
     assert!(library::load("./none.yaml", "sorting").unwrap_err().to_string().contains("none.yaml"));
+}
+
+#[test]
+fn policies_have_settings_of_their_own() {
+    let policy = |text: &str| {
+        let parsed = read(&with("policy: bfs", &format!("policy: {text}")));
+        parsed.strategy.map(|strategy| strategy.search.policy).ok_or(shown(&parsed.faults))
+    };
+    let priority = |text: &str| Expression::new(text, Scope::Thought).unwrap();
+    assert_eq!(policy("beam"), Ok(Policy::Beam { likelihood: 0.0 }));
+    assert_eq!(policy("{beam: {likelihood: 0.3}}"), Ok(Policy::Beam { likelihood: 0.3 }));
+    assert_eq!(policy("best-first"), Ok(Policy::BestFirst { priority: priority("score"), width: 1 }));
+    assert_eq!(
+        policy("{best-first: {priority: \"score - 0.01 * depth\", width: 3}}"),
+        Ok(Policy::BestFirst { priority: priority("score - 0.01 * depth"), width: 3 })
+    );
+    assert_eq!(
+        policy("{mcts: {c: 1.4, simulations: 50, rollout: true}}"),
+        Ok(Policy::Mcts(Mcts { c: 1.4, simulations: 50, rollout: true }))
+    );
+    let refused = |text: &str, part: &str| {
+        let found = policy(text).unwrap_err();
+        assert!(found.contains(part), "{found}");
+    };
+    refused("{mcts: {C: 1}}", "did you mean `c`?");
+    refused("{mcts: {c: .nan}}", "`c` is a number");
+    refused("{mcts: {rollout: yes}}", "for `yes` write true");
+    refused("{mcts: {simulations: 0}}", "at least 1");
+    refused("{bfs: {keep: 1}}", "no settings of its own");
+    refused("{best-first: {priority: \"scor\"}}", "did you mean `score`?");
+    refused("best-of-n", "write `thought: answer`");
+}
+
+#[test]
+fn rules_are_expressions_with_known_names() {
+    let rule = |line: &str| with("prune_below: 0.1}", &format!("{line}}}"));
+    let strategy = read(&rule("prune: score < 0.5 * best, accept: errors == 0, stop: thoughts > 9")).strategy.unwrap();
+    assert_eq!(strategy.search.prune.unwrap().text(), "score < 0.5 * best");
+    assert_eq!((strategy.search.accept.is_some(), strategy.search.stop.is_some()), (true, true));
+    check(&rule("prune: scor < 1"), 5, 68, "did you mean `score`?");
+    check(&rule("stop: score < 1"), 5, 67, "known here: best, deepest, open, thoughts, tokens");
+    check(&rule("prune: \"{{ score }}\""), 5, 68, "without braces");
+    let score = |text: &str| with("budget:", &format!("score: {text}\nbudget:"));
+    assert!(read(&score("0.5 * checker")).strategy.is_some());
+    check(&score("0.5 * vote"), 15, 8, "there is no such evaluator");
+    check(&score("0.5 * votes"), 15, 8, "did you mean `vote`?");
+}
+
+#[test]
+fn levels_change_what_is_made_at_the_first_levels() {
+    let levels = |text: &str| with("budget:", &format!("levels: {text}\nbudget:"));
+    let strategy = read(&levels("[{generate: {n: 7}}, {keep: 5}]")).strategy.unwrap();
+    assert_eq!(strategy.generate_at(1).n, Count::Number(7));
+    assert_eq!(strategy.generate_at(1).stop, ["\n"], "all else is as everywhere");
+    assert_eq!([strategy.generate_at(2), strategy.generate_at(9)], [&strategy.generate; 2]);
+    assert_eq!(strategy.levels[1].keep, Some(Count::Number(5)));
+    check(&levels("[{generat: {n: 7}}]"), 15, 11, "did you mean `generate`?");
+    check(&levels("[{generate: {m: 7}}]"), 15, 22, "unknown key `m`");
+    check(&levels("[{}, {}]").replace("\"{{ puzzle.len }}\"", "1"), 15, 1, "level 2 is never reached");
+}
+
+#[test]
+fn commands_need_leave() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("s.yaml");
+    std::fs::write(&path, with("  - checker: partial", "  - command: [python3, score.py]")).unwrap();
+    let load = |allow_commands| {
+        load_with(path.to_str().unwrap(), "sorting", &LoadOptions { allow_commands, ..LoadOptions::default() })
+    };
+    let message = load(false).unwrap_err().to_string();
+    assert!(message.contains("runs the program `python3`") && message.contains("--allow-commands"), "{message}");
+    assert_eq!(
+        load(true).unwrap().evaluate,
+        [Evaluator::Command { run: vec!["python3".into(), "score.py".into()], seconds: 10.0 }]
+    );
+    check(&with("  - checker: partial", "  - command: python3 score.py"), 14, 14, "no shell reads it");
+    check(&with("  - checker: partial", "  - command: {seconds: 1}"), 14, 14, "`run` is missing");
+}
+
+/// docs/strategies.md: every example is a whole strategy that has no fault, and every key and value has its place there.
+#[test]
+fn the_documentation_is_right_and_complete() {
+    let text = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/strategies.md")).unwrap();
+    let mut blocks = 0;
+    for block in text.split("```yaml\n").skip(1) {
+        let yaml = block.split("```").next().unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("example.yaml");
+        std::fs::write(&path, yaml).unwrap();
+        let report = check::check(&[&path]);
+        assert_eq!((report.errors(), report.warnings()), (0, 0), "{report}\n{yaml}");
+        blocks += 1;
+    }
+    assert!(blocks >= 7, "{blocks}");
+    for key in keys::KEYS {
+        assert!(text.contains(&format!("`{}`", key.name)) || text.contains(&format!("`{}:", key.name)), "{key:?}");
+    }
+    for (name, _) in expression::RUN.iter().chain(expression::THOUGHT).chain(expression::PARTS) {
+        assert!(text.contains(&format!("`{name}`")), "{name}");
+    }
+    for (name, _) in parse::POLICIES {
+        assert!(text.contains(&format!("| `{name}` |")), "{name}");
+    }
 }
 
 #[test]
@@ -317,7 +431,9 @@ fn shipped_strategies_validate_against_the_schema_and_broken_ones_do_not() {
         ("keep: 2", "kep: 2"),
         ("n: 3", "n: 0"),
         ("prune_below: 0.1", "prune_below: 2"),
-        ("bfs", "mcts"),
+        ("bfs", "mtcs"),
+        ("policy: bfs", "policy: {mcts: {c: -1}}"),
+        ("policy: bfs", "policy: {dfs: {c: 1}}"),
         ("name: mine\n", ""),
     ] {
         assert!(!validate(&schema, &schema, &json_of(&with(from, to)), "").is_empty(), "{to}");

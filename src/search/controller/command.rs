@@ -24,8 +24,7 @@ const MAX_BYTES: u64 = 1 << 20;
 impl Controller {
     /// What the program says of each thought.
     pub(super) async fn run_command(&mut self, run: &[String], seconds: f64, nodes: &[NodeId]) -> Vec<Part> {
-        let mut parts: Vec<Part> =
-            nodes.iter().map(|_| Part::missing(command::NAME, "called off".into(), 0)).collect();
+        let mut parts: Vec<Part> = nodes.iter().map(|_| Part::missing(command::NAME, "called off".into(), 0)).collect();
         let places = Arc::new(Semaphore::new(AT_ONCE));
         let mut running = JoinSet::new();
         for (i, &node) in nodes.iter().enumerate() {

@@ -141,7 +141,9 @@ impl Controller {
         }
         Ok(match (&generate.constrain, generate.thought) {
             // No mask; but where beginnings are checked, a text that became wrong is cut in its middle.
-            (Constrain::None, _) if self.checks_partial() => Some(Arc::new(Refuter::new(self.puzzle.clone(), prefix))),
+            (Constrain::None, _) if self.checks_partial(self.tree.node(node).depth + 1) => {
+                Some(Arc::new(Refuter::new(self.puzzle.clone(), prefix)))
+            }
             (Constrain::None, _) => None,
             (Constrain::Puzzle, Thought::Step) => {
                 let steps = self.puzzle.next_steps(&prefix);

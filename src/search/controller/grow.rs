@@ -107,10 +107,15 @@ impl Controller {
         let level = self.tree.node(node).depth;
         if self.generate_of(level).thought == Thought::Answer {
             // A policy that chooses among whole answers must not be told which one is right.
+            let verdict = self.puzzle.check(&self.answer_of(node));
             if self.plan.policy.chooses() {
+                // Reading an answer is no judging: what holds none cannot be chosen.
+                if verdict.answer.is_none() {
+                    self.emit_score(node, &[Part::of(checker::NAME, verdict.score(), verdict.why.clone())]);
+                    self.prune(node, &verdict.why);
+                }
                 return;
             }
-            let verdict = self.puzzle.check(&self.answer_of(node));
             // A wrong answer goes on where a further level may improve it.
             let last = level >= self.plan.depth.min(self.strategy.levels.len());
             if verdict.error_score == 0 || last {
@@ -120,7 +125,7 @@ impl Controller {
         }
         let path = self.tree.path_text(node);
         let complete = match self.puzzle.check_partial(&path) {
-            Partial::Wrong { score, why } if self.checks_partial() => {
+            Partial::Wrong { score, why } if self.checks_partial(level) => {
                 self.emit_score(node, &[Part::of(checker::NAME, score, why.clone())]);
                 self.prune(node, &why);
                 return;
@@ -169,9 +174,9 @@ impl Controller {
         }
     }
 
-    /// Whether the strategy has beginnings checked by the puzzle.
-    pub(super) fn checks_partial(&self) -> bool {
-        self.strategy.evaluate.iter().any(|e| matches!(e, Evaluator::Checker { partial: true }))
+    /// Whether the strategy has beginnings of a level checked by the puzzle.
+    pub(super) fn checks_partial(&self, level: usize) -> bool {
+        self.strategy.evaluate_at(level).iter().any(|e| matches!(e, Evaluator::Checker { partial: true }))
     }
 
     /// The answer within a whole-answer thought: what follows the last `Answer:`, else the last list in brackets, else

@@ -11,7 +11,8 @@ use crate::search::evaluate::reply::Scale;
 use crate::search::evaluate::{Part, checker, combine, logprob, value, vote, weigh};
 use crate::search::event::{Event, Purpose, ScorePart};
 use crate::search::tree::{NodeId, Status};
-use crate::strategy::{Evaluator, PromptSource};
+use crate::strategy::{Evaluator, PromptSource, Thought};
+use std::collections::BTreeMap;
 
 /// What one ask of a judge is about.
 struct Question {
@@ -23,16 +24,35 @@ struct Question {
 impl Controller {
     /// Scores these thoughts. Each gets a score, so that a policy never asks twice.
     pub(super) async fn evaluate(&mut self, nodes: &[NodeId]) {
+        let mut levels: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
+        for &node in nodes {
+            // Levels without evaluators of their own are judged together: what is compared may stand at several depths.
+            let depth = self.tree.node(node).depth;
+            let own = depth
+                .checked_sub(1)
+                .is_some_and(|at| self.strategy.levels.get(at).is_some_and(|l| l.evaluate.is_some()));
+            levels.entry(if own { depth } else { 0 }).or_default().push(node);
+        }
+        for (level, nodes) in levels {
+            if self.hurry || self.ending.is_some() {
+                return;
+            }
+            self.evaluate_by(level, &nodes).await;
+        }
+    }
+
+    async fn evaluate_by(&mut self, level: usize, nodes: &[NodeId]) {
         let strategy = self.strategy.clone();
-        let mut parts: Vec<Vec<Option<Part>>> = vec![vec![None; strategy.evaluate.len()]; nodes.len()];
+        let evaluate = strategy.evaluate_at(level);
+        let mut parts: Vec<Vec<Option<Part>>> = vec![vec![None; evaluate.len()]; nodes.len()];
         let mut asks = Vec::new();
         let mut questions = Vec::new();
-        for (e, evaluator) in strategy.evaluate.iter().enumerate() {
+        for (e, evaluator) in evaluate.iter().enumerate() {
             match evaluator {
                 Evaluator::Checker { partial } => {
                     for (i, &node) in nodes.iter().enumerate() {
-                        let path = self.tree.path_text(node);
-                        parts[i][e] = Some(checker::score(self.puzzle.as_ref(), &path, *partial));
+                        let answer = self.answer_of(node);
+                        parts[i][e] = Some(checker::score(self.puzzle.as_ref(), &answer, *partial));
                     }
                 }
                 Evaluator::Logprob => {
@@ -64,7 +84,11 @@ impl Controller {
                         parts[0][e] = Some(Part::of(vote::NAME, 1.0, "the only candidate"));
                         continue;
                     }
-                    let candidates: Vec<String> = nodes.iter().map(|&n| self.tree.path_text(n)).collect();
+                    let shown = |id: &NodeId| match self.generate_of(self.tree.node(*id).depth).thought {
+                        Thought::Answer => self.tree.node(*id).text.clone(),
+                        Thought::Step => self.tree.path_text(*id),
+                    };
+                    let candidates: Vec<String> = nodes.iter().map(shown).collect();
                     // A vote is held once for all; it goes by the first candidate's number.
                     match self.question(evaluator, nodes[0], candidates) {
                         Ok(ask) => {
@@ -85,7 +109,7 @@ impl Controller {
                 self.ending.get_or_insert(reason);
                 return;
             }
-            self.judge(&strategy.evaluate, asks, &questions, &mut parts).await;
+            self.judge(evaluate, asks, &questions, &mut parts).await;
         }
         for (&node, row) in nodes.iter().zip(parts) {
             // The user may have pruned it, or run out of patience, meanwhile.

@@ -144,7 +144,7 @@ impl Controller {
                 let at = self.tree.node(node);
                 self.undo.push(Undo::Scored { node, score: at.score, parts: at.parts.clone() });
                 // A vote compares, so all that were compared are asked about again.
-                let votes = self.strategy.evaluate.iter().any(|e| matches!(e, Evaluator::Vote { .. }));
+                let votes = self.strategy.evaluate_at(at.depth).iter().any(|e| matches!(e, Evaluator::Vote { .. }));
                 let depth = at.depth;
                 let live = |status| matches!(status, Status::Open | Status::Pinned);
                 let beside = self.tree.iter().filter(|(_, n)| votes && n.depth == depth && live(n.status));

@@ -228,6 +228,72 @@ fn chance_is_the_control_and_the_seed_decides() {
 }
 
 #[test]
+fn an_accepted_thought_is_the_answer_and_a_rule_may_stop_the_run() {
+    use crate::strategy::{Expression, Scope};
+    let mut strategy = strategy(Policy::Bfs);
+    strategy.search.accept = Some(Expression::new("depth == 2", Scope::Thought).unwrap());
+    let ran = run(spec(Spell::new("abc"), strategy.clone(), script(&["a", "x", "b", "y", "q", "r"])));
+    assert!(matches!(ran.outcome.reason, Reason::Stopped { .. }), "{:?}", ran.outcome);
+    assert_eq!(ran.outcome.answer_text.as_deref(), Some("ab"));
+    strategy.search.accept = None;
+    strategy.search.stop = Some(Expression::new("thoughts >= 2", Scope::Run).unwrap());
+    let ran = run(spec(Spell::new("abc"), strategy, script(&["a", "x"])));
+    assert_eq!(ran.outcome.reason.to_string(), "stopped: `thoughts >= 2` holds");
+    assert_eq!(ran.outcome.reason.exit_code(), 1);
+}
+
+#[test]
+fn a_pattern_is_a_mask_and_the_last_word() {
+    let mut strategy = strategy(Policy::Bfs);
+    strategy.generate.constrain = Constrain::Regex("[ab]".into());
+    let lm = Fake::new(|_, request| {
+        let rule = request.constraint.as_ref().expect("a pattern constrains");
+        assert!(rule.masks() && rule.ascii());
+        says(&["a", "q"])
+    });
+    let ran = run(spec(Spell::new("zz"), strategy, Arc::new(lm)));
+    assert_eq!(ran.thoughts()[0], "a closed");
+    assert!(ran.events.iter().any(|e| matches!(e, Event::Dropped { why, .. } if why.contains("pattern [ab]"))));
+}
+
+#[cfg(unix)]
+#[test]
+fn programs_score_thoughts_and_their_failures_are_told() {
+    let scored = |run_: &[&str], seconds: f64| {
+        let mut strategy = strategy(Policy::Bfs);
+        strategy.search.depth = Count::Number(1);
+        let words = run_.iter().map(|w| w.to_string()).collect();
+        strategy.evaluate = vec![Evaluator::Command { run: words, seconds }];
+        let ran = run(spec(Spell::new("zz"), strategy, script(&["a", "b"])));
+        let of = |id| (ran.tree.node(NodeId(id)).score, ran.tree.node(NodeId(id)).parts[0].detail.clone());
+        (of(1), of(2))
+    };
+    let program = r#"if grep -q '"thought":"a"'; then echo '{"score": 0.75, "detail": "an a"}'; else echo 0.25; fi"#;
+    let (a, b) = scored(&["sh", "-c", program], 10.0);
+    assert_eq!((a.0, a.1.as_str(), b.0), (Some(0.75), "an a", Some(0.25)));
+    let why = |run: &[&str], seconds| scored(run, seconds).0;
+    assert!(why(&["sleep", "5"], 0.05).1.contains("no answer within"));
+    assert!(why(&["false"], 5.0).1.contains("failed"));
+    assert!(why(&["/nowhere/at/all"], 5.0).1.contains("cannot be started"));
+    assert!(why(&["echo", "fine"], 5.0).1.contains("no JSON"));
+    assert_eq!(why(&["echo", "2"], 5.0).0, Some(0.0));
+}
+
+#[test]
+fn monte_carlo_visits_stand_in_the_record() {
+    use crate::strategy::Mcts;
+    let policy = Policy::Mcts(Mcts { c: 1.0, simulations: 4, rollout: false });
+    let ran = run(spec(Spell::new("zzz"), strategy(policy), script(&["a", "b", "c", "d", "e", "f"])));
+    assert!(matches!(ran.outcome.reason, Reason::Stopped { .. }), "{:?}", ran.outcome);
+    assert_eq!(ran.tree.node(NodeId::ROOT).visits, 4);
+    let mut rebuilt = crate::search::tree::ThoughtTree::default();
+    for event in &ran.events {
+        rebuilt.apply(event).unwrap();
+    }
+    assert_eq!(rebuilt, ran.tree);
+}
+
+#[test]
 fn a_strategy_for_another_task_is_refused() {
     let mut strategy = strategy(Policy::Bfs);
     strategy.task = Some("sorting".into());

@@ -10,7 +10,8 @@ pub const NAME: &str = "command";
 /// Reads a program's answer; an `Err` says why there is none.
 pub fn judge(answer: Result<String, String>) -> Part {
     let read = answer.and_then(|text| {
-        let value: Value = serde_json::from_str(text.trim()).map_err(|error| format!("its answer is no JSON: {error}"))?;
+        let value: Value =
+            serde_json::from_str(text.trim()).map_err(|error| format!("its answer is no JSON: {error}"))?;
         let score = value.as_f64().or_else(|| value.get("score")?.as_f64());
         let score = score.ok_or("its answer is neither a number nor an object with a number `score`")?;
         let detail = value.get("detail").and_then(Value::as_str).unwrap_or_default().to_string();

@@ -52,11 +52,7 @@ fn simulate(tree: &ThoughtTree, plan: &Plan, settings: &Mcts) -> Option<Step> {
         pruned(a).cmp(&pruned(b)).then_with(|| rank(tree, a, b))
     })?;
     let node = tree.node(best);
-    if expandable(node, plan) {
-        Some(Step::Expand(vec![best]))
-    } else {
-        Some(Step::Visit(vec![(best, worth(node))]))
-    }
+    if expandable(node, plan) { Some(Step::Expand(vec![best])) } else { Some(Step::Visit(vec![(best, worth(node))])) }
 }
 
 /// Whether a thought's value is known: it has a score, or was given up.
@@ -93,7 +89,8 @@ fn select(tree: &ThoughtTree, plan: &Plan, c: f64) -> Option<NodeId> {
             let child = tree.node(id);
             child.value().map_or(f64::INFINITY, |mean| mean + c * (all / child.visits as f64).sqrt())
         };
-        let open = |id: &NodeId| promising[id.index()] && (live(tree.node(*id)) || tree.node(*id).status == Status::Closed);
+        let open =
+            |id: &NodeId| promising[id.index()] && (live(tree.node(*id)) || tree.node(*id).status == Status::Closed);
         at = node
             .children
             .iter()

@@ -136,7 +136,6 @@ fn read_scale(r: &mut Reader, node: &Node) -> Option<(f64, f64)> {
     if low < high { Some((low, high)) } else { r.refuse(node.span, what) }
 }
 
-
 /// `command: {run: [prog, arg], seconds: 10}`, or the list alone.
 fn read_command(r: &mut Reader, node: &Node) -> Option<Evaluator> {
     let (run, seconds) = match &node.value {
@@ -149,7 +148,8 @@ fn read_command(r: &mut Reader, node: &Node) -> Option<Evaluator> {
     };
     let Value::List(_) = run.value else {
         let example = r#"["python3", "score.py"]"#;
-        return r.refuse(run.span, format!("a program with its arguments is a list such as {example}; no shell reads it"));
+        return r
+            .refuse(run.span, format!("a program with its arguments is a list such as {example}; no shell reads it"));
     };
     let words = r.texts(run, "run");
     if words.is_empty() {

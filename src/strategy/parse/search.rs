@@ -57,10 +57,12 @@ fn read_policy(r: &mut Reader, node: &Node) -> Option<Policy> {
         }
         _ => (r.one_of(node, "policy", NAMES)?, &nothing),
     };
-    if let (Kind::Bfs | Kind::Dfs | Kind::BestOfN | Kind::SelfConsistency, Value::Map(entries)) = (kind, &settings.value)
+    if let (Kind::Bfs | Kind::Dfs | Kind::BestOfN | Kind::SelfConsistency, Value::Map(entries)) =
+        (kind, &settings.value)
         && let Some(entry) = entries.first()
     {
-        return r.refuse(entry.key_span, "this policy has no settings of its own; those of `search` stand beside `policy`");
+        return r
+            .refuse(entry.key_span, "this policy has no settings of its own; those of `search` stand beside `policy`");
     }
     Some(match kind {
         Kind::Bfs => Policy::Bfs,

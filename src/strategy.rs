@@ -143,6 +143,8 @@ pub enum Policy {
     BestFirst { priority: Expression, width: usize },
     /// Monte-Carlo tree search.
     Mcts(Mcts),
+    /// Graph of Thoughts: one operation a level.
+    Graph(Vec<Operation>),
     /// n whole answers, the best one is chosen.
     BestOfN,
     /// n whole answers, the one most agree on is chosen.
@@ -157,8 +159,21 @@ impl Policy {
 
     /// Whether `keep` counts.
     pub fn keeps(&self) -> bool {
-        matches!(self, Self::Bfs | Self::Beam { .. })
+        matches!(self, Self::Bfs | Self::Beam { .. } | Self::Graph(_))
     }
+}
+
+/// What a level of a Graph of Thoughts does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Cut the puzzle into so many parts.
+    Split(usize),
+    /// Solve.
+    Generate,
+    /// Merge neighbours.
+    Aggregate,
+    /// Make better.
+    Improve,
 }
 
 /// Settings of Monte-Carlo tree search.

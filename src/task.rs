@@ -47,6 +47,15 @@ fn check_size(task: &str, size: usize) -> Result<()> {
     }
 }
 
+/// `items` in `parts` runs whose lengths differ by one at most; `None` where there are fewer items than parts.
+fn cut<T>(items: &[T], parts: usize) -> Option<Vec<&[T]>> {
+    if parts == 0 || items.len() < parts {
+        return None;
+    }
+    let at = |part: usize| part * items.len() / parts;
+    Some((0..parts).map(|part| &items[at(part)..at(part + 1)]).collect())
+}
+
 /// How many solved examples a puzzle offers to templates: 16, fewer where each is very long.
 fn example_count(size: usize) -> usize {
     (16_384 / size.max(1)).clamp(1, 16)
@@ -99,6 +108,16 @@ pub trait Puzzle: Send + Sync {
     fn next_steps(&self, prefix: &str) -> Vec<String>;
     /// Text-level constraint for a whole answer that continues `prefix`.
     fn answer_constraint(&self, prefix: &str) -> Arc<dyn Constraint>;
+    /// Inputs of exactly `parts` smaller puzzles of the same task that together make up this one; `None` where it cannot be
+    /// cut like that.
+    fn split(&self, parts: usize) -> Option<Vec<String>> {
+        let _ = parts;
+        None
+    }
+    /// The input of the puzzle whose parts, from [`Puzzle::split`] and neighbours, these are.
+    fn join(&self, parts: &[String]) -> Option<String> {
+        parts.first().filter(|_| parts.len() == 1).cloned()
+    }
     /// Two prefixes with the same key are the same state: duplicates are merged by it.
     fn state_key(&self, prefix: &str) -> String;
     /// Why no continuation of this unfinished whole answer can be right; `None` while it still can. Unlike

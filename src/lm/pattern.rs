@@ -12,7 +12,7 @@ use regex_automata::hybrid::LazyStateID;
 use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::nfa::thompson;
 use regex_automata::{Anchored, Input, MatchKind};
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes the compiled pattern may take.
@@ -27,8 +27,24 @@ pub struct Pattern {
     text: String,
     dfa: DFA,
     /// States found so far; shared, because the same few texts are judged again and again.
-    cache: Mutex<Cache>,
+    known: Mutex<Known>,
     ascii: bool,
+}
+
+/// What was found out about states. It lives as long as the automaton's cache is not cleared, which renumbers them.
+struct Known {
+    cache: Cache,
+    clears: usize,
+    ends: HashMap<LazyStateID, End>,
+}
+
+/// What may come after a state.
+#[derive(Clone, Copy)]
+struct End {
+    /// The text matches as it stands.
+    complete: bool,
+    /// Something may follow.
+    open: bool,
 }
 
 impl Pattern {
@@ -40,13 +56,17 @@ impl Pattern {
         let config = DFA::config().match_kind(MatchKind::All).cache_capacity(CACHE).skip_cache_capacity_check(true);
         let nfa = thompson::Config::new().nfa_size_limit(Some(SIZE));
         let dfa = DFA::builder().configure(config).thompson(nfa).build(text).map_err(|error| {
-            let detail = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
+            let mut deepest: &dyn std::error::Error = &error;
+            while let Some(source) = deepest.source() {
+                deepest = source;
+            }
+            let detail = deepest.to_string();
             let last = detail.lines().rfind(|line| !line.trim().is_empty()).unwrap_or_default();
             let remedy = if text.contains("\\b") { "; write (?-u:\\b) for a word boundary" } else { "" };
             format!("this is no regular expression for a constraint: {}{remedy}", last.trim())
         })?;
-        let cache = Mutex::new(dfa.create_cache());
-        let mut pattern = Self { text: text.to_string(), dfa, cache, ascii: false };
+        let known = Known { cache: dfa.create_cache(), clears: 0, ends: HashMap::new() };
+        let mut pattern = Self { text: text.to_string(), dfa, known: Mutex::new(known), ascii: false };
         pattern.ascii = pattern.is_ascii();
         Ok(pattern)
     }
@@ -64,30 +84,66 @@ impl Pattern {
         self.dfa.start_state_forward(cache, &Input::new("").anchored(Anchored::Yes)).ok()
     }
 
-    /// Whether something may follow after this state.
-    fn goes_on(&self, cache: &mut Cache, state: LazyStateID) -> bool {
-        (0..=u8::MAX).any(|byte| self.dfa.next_state(cache, state, byte).is_ok_and(|next| !next.is_dead()))
+    /// The bytes that the pattern tells apart, one of each kind.
+    fn bytes(&self, range: std::ops::RangeInclusive<u8>) -> Vec<u8> {
+        self.dfa.byte_classes().representatives(range).filter_map(|unit| unit.as_u8()).collect()
+    }
+
+    /// Whether the text up to this state matches.
+    fn complete(&self, cache: &mut Cache, state: LazyStateID) -> bool {
+        self.dfa.next_eoi_state(cache, state).is_ok_and(|end| end.is_match())
+    }
+
+    /// Whether this state belongs to the beginning of a match. The automaton tells a match one byte late, so that a state after
+    /// that byte is not dead yet, although nothing can follow.
+    fn alive(&self, cache: &mut Cache, state: LazyStateID) -> bool {
+        !state.is_dead()
+            && !state.is_quit()
+            && (self.complete(cache, state)
+                || self
+                    .bytes(0..=u8::MAX)
+                    .into_iter()
+                    .any(|byte| self.dfa.next_state(cache, state, byte).is_ok_and(|next| !next.is_dead())))
+    }
+
+    fn end(&self, known: &mut Known, state: LazyStateID) -> End {
+        if known.cache.clear_count() != known.clears {
+            known.clears = known.cache.clear_count();
+            known.ends.clear();
+        }
+        if let Some(end) = known.ends.get(&state) {
+            return *end;
+        }
+        let cache = &mut known.cache;
+        let complete = self.complete(cache, state);
+        let open = self.bytes(0..=u8::MAX).into_iter().any(|byte| {
+            let next = self.dfa.next_state(cache, state, byte);
+            next.is_ok_and(|next| self.alive(cache, next))
+        });
+        let end = End { complete, open };
+        // A cache that was cleared meanwhile has renumbered the state.
+        if known.cache.clear_count() == known.clears {
+            known.ends.insert(state, end);
+        }
+        end
     }
 
     /// Whether no byte beyond ASCII is possible anywhere; `false` where that would take long to find out.
     fn is_ascii(&self) -> bool {
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = &mut *cache;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = &mut known.cache;
         let Some(start) = self.start(cache) else { return false };
+        let (low, high) = (self.bytes(0..=0x7f), self.bytes(0x80..=u8::MAX));
         let (mut seen, mut waiting) = (HashSet::from([start]), vec![start]);
         while let Some(state) = waiting.pop() {
-            for byte in 0..=u8::MAX {
-                let Ok(next) = self.dfa.next_state(cache, state, byte) else { return false };
-                if next.is_dead() {
-                    continue;
-                }
-                if byte >= 0x80 || seen.len() > LOOKED_AT {
-                    return false;
-                }
-                if seen.insert(next) {
-                    waiting.push(next);
-                }
+            let mut follow = |byte: &u8| {
+                let next = self.dfa.next_state(cache, state, *byte).ok()?;
+                self.alive(cache, next).then_some(next)
+            };
+            if seen.len() > LOOKED_AT || high.iter().any(|byte| follow(byte).is_some()) {
+                return false;
             }
+            waiting.extend(low.iter().filter_map(follow).filter(|next| seen.insert(*next)));
         }
         true
     }
@@ -95,21 +151,20 @@ impl Pattern {
 
 impl Constraint for Pattern {
     fn judge(&self, text: &str) -> Judgement {
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
-        let cache = &mut *cache;
+        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = &mut *known;
         let dead = || Judgement::Dead(format!("cannot match the pattern {} any more", self.text));
-        let Some(mut state) = self.start(cache) else { return dead() };
+        let Some(mut state) = self.start(&mut known.cache) else { return dead() };
         for byte in text.bytes() {
-            match self.dfa.next_state(cache, state, byte) {
+            match self.dfa.next_state(&mut known.cache, state, byte) {
                 Ok(next) if !next.is_dead() && !next.is_quit() => state = next,
                 _ => return dead(),
             }
         }
-        let complete = self.dfa.next_eoi_state(cache, state).is_ok_and(|end| end.is_match());
-        match (complete, self.goes_on(cache, state)) {
-            (true, false) => Judgement::Closed,
-            (false, false) => dead(),
-            (complete, true) => Judgement::Open { complete },
+        match self.end(known, state) {
+            End { complete: true, open: false } => Judgement::Closed,
+            End { complete: false, open: false } => dead(),
+            End { complete, open: true } => Judgement::Open { complete },
         }
     }
 

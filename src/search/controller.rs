@@ -7,6 +7,7 @@
 //! | `generate.rs` | expands thoughts: proposals from the model, a list, or chance |
 //! | `grow.rs` | a proposal becomes a thought, or is dropped; terminal states are checked |
 //! | `score.rs` | carries out the evaluators |
+//! | `part.rs` | parts of a puzzle, split and merged |
 //! | `command.rs` | runs the programs that score thoughts |
 //! | `steer.rs` | the user's commands and their undoing |
 //! | `flight.rs` | requests that run at the same time |
@@ -22,6 +23,7 @@ mod finish;
 mod flight;
 mod generate;
 mod grow;
+mod part;
 mod prompt;
 mod score;
 mod steer;
@@ -80,6 +82,8 @@ pub struct Controller {
     paused: bool,
     /// Policy steps left before the run pauses again.
     steps: usize,
+    /// What is being merged: the sources of what grows below a thought.
+    merging: HashMap<NodeId, Vec<NodeId>>,
     /// The thought that the strategy chose as its answer.
     chosen: Option<NodeId>,
     /// Why the run ends after this step. What runs is still waited for, so that its cost is counted.
@@ -171,6 +175,7 @@ impl Controller {
             undo: Vec::new(),
             paused,
             steps: 0,
+            merging: HashMap::new(),
             chosen: None,
             ending: None,
             hurry: false,
@@ -258,6 +263,15 @@ impl Controller {
                     self.emit(Event::Visited { node, value });
                 }
             }
+            Step::Split(parts) => {
+                if let Err(error) = self.split(parts) {
+                    self.fail(&error);
+                }
+            }
+            Step::Merge(pairs) => match self.ledger.used_up() {
+                Some(reason) => return Some(reason),
+                None => self.merge(&pairs).await,
+            },
             Step::Choose { node, why } => return Some(self.choose(node, why)),
             Step::Expand(nodes) => match self.ledger.used_up() {
                 Some(reason) => return Some(reason),

@@ -77,6 +77,11 @@ pub enum Event {
         score: f64,
         parts: Vec<ScorePart>,
     },
+    /// A thought was made from several others, its parent among them.
+    Merged {
+        node: NodeId,
+        sources: Vec<NodeId>,
+    },
     /// A simulation ended at a thought with this value, which is backed up to all thoughts above it.
     Visited {
         node: NodeId,

@@ -11,6 +11,7 @@ pub mod best_first;
 pub mod best_of_n;
 pub mod bfs;
 pub mod dfs;
+pub mod graph;
 pub mod mcts;
 pub mod self_consistency;
 pub mod values;
@@ -59,6 +60,10 @@ pub enum Step {
     Prune(Vec<(NodeId, String)>),
     /// Ask for proposals below these thoughts, all at once.
     Expand(Vec<NodeId>),
+    /// Cut the puzzle into so many parts, each a thought below the root.
+    Split(usize),
+    /// Ask for what two thoughts together make, for each pair.
+    Merge(Vec<(NodeId, NodeId)>),
     /// Back up what simulations gave, each from its thought to the root.
     Visit(Vec<(NodeId, f64)>),
     /// End with this thought as the answer; the puzzle has the last word on it.
@@ -86,6 +91,7 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
         Policy::Beam { likelihood } => beam::next(tree, plan, *likelihood),
         Policy::BestFirst { priority, width } => best_first::next(tree, plan, priority, *width),
         Policy::Mcts(settings) => mcts::next(tree, plan, settings),
+        Policy::Graph(operations) => graph::next(tree, plan, operations),
         Policy::BestOfN => best_of_n::next(tree, plan),
         Policy::SelfConsistency => self_consistency::next(tree, plan),
     }

@@ -89,6 +89,33 @@ fn a_level_improves_the_best_answer_of_the_level_above() {
 }
 
 #[test]
+fn a_graph_of_thoughts_splits_sorts_merges_and_improves() {
+    let task = crate::task::by_name("sorting").unwrap();
+    let (mut script, say) = (Vec::new(), |texts: &[&str], n: usize| {
+        let wrong = (texts.len()..n).map(|_| "9".to_string());
+        texts.iter().map(|t| t.to_string()).chain(wrong).collect::<Vec<_>>()
+    });
+    // Parts 4 3, 2 1, 8 7, 6 5: five solutions each, the first of them wrong.
+    for (wrong, right) in [("43", "34"), ("21", "12"), ("87", "78"), ("65", "56")] {
+        script.extend(say(&[wrong, right], 5));
+    }
+    for merged in ["1234", "5678"] {
+        script.extend(say(&["0000", merged], 10));
+    }
+    script.extend(say(&["12345687"], 10));
+    script.extend(say(&["12345678"], 10));
+    let lm = Arc::new(Scripted::new("script", script));
+    let ran = run(spec(task.parse("4 3 2 1 8 7 6 5").unwrap(), shipped("sorting", "got"), lm));
+    assert!(ran.outcome.solved, "{:?}\n{:?}", ran.outcome, ran.thoughts());
+    let answer = ran.tree.node(ran.outcome.node.unwrap());
+    assert_eq!(answer.depth, 5);
+    let merged: Vec<_> = ran.tree.iter().filter(|(_, n)| !n.sources.is_empty()).collect();
+    assert!(merged.iter().all(|(_, n)| n.sources.len() == 2 && n.sources[0] == n.parent.unwrap()));
+    let part = ran.tree.iter().find(|(_, n)| n.text == "34").unwrap().1;
+    assert_eq!((part.score, part.depth), (Some(1.0), 2), "judged as a solution of its part");
+}
+
+#[test]
 fn whole_answers_are_read_from_what_a_model_writes() {
     let task = crate::task::by_name("sorting").unwrap();
     for (strategy, reply) in [

@@ -56,6 +56,8 @@ pub struct Node {
     pub usage: Usage,
     /// How often it was asked for proposals.
     pub expansions: u32,
+    /// The thoughts it was merged from; empty where it was made from its parent alone.
+    pub sources: Vec<NodeId>,
     /// How often its state was proposed again and merged into it.
     pub repeats: u32,
     /// Simulations that went through it.
@@ -95,6 +97,7 @@ impl Default for ThoughtTree {
             token_logprobs: Vec::new(),
             usage: Usage::default(),
             expansions: 0,
+            sources: Vec::new(),
             repeats: 0,
             visits: 0,
             backed_up: 0.0,
@@ -128,6 +131,7 @@ impl ThoughtTree {
                     token_logprobs: token_logprobs.clone(),
                     usage: *usage,
                     expansions: 0,
+                    sources: Vec::new(),
                     repeats: 0,
                     visits: 0,
                     backed_up: 0.0,
@@ -141,6 +145,13 @@ impl ThoughtTree {
                 node.parts = parts.clone();
             }
             Event::Dropped { same_as: Some(node), .. } => self.get_mut(*node)?.repeats += 1,
+            Event::Merged { node, sources } => {
+                // A source comes before what is made of it, so that following sources ends.
+                if sources.iter().any(|source| source >= node) {
+                    return Err(format!("thought {node} is merged from thoughts that came after it"));
+                }
+                self.get_mut(*node)?.sources = sources.clone();
+            }
             Event::Replied { usage, .. } => self.spent += *usage,
             Event::Visited { node, value } => {
                 self.get_mut(*node)?;

@@ -120,7 +120,12 @@ impl Run<'_> {
         if generate.kind == GenerateKind::Random {
             return Some(0);
         }
-        let text = prompt::render(&generate.prompt, &self.with(&[("path", ""), ("thought", "")]), usize::MAX).ok()?;
+        let text = prompt::render(
+            &generate.prompt,
+            &self.with(&[("path", json!("")), ("thought", json!("")), ("thoughts", json!(["", ""]))]),
+            usize::MAX,
+        )
+        .ok()?;
         Some(text.len().div_ceil(CHARACTERS) as u64)
     }
 
@@ -153,10 +158,10 @@ impl Run<'_> {
         sum
     }
 
-    fn with(&self, more: &[(&str, &str)]) -> Value {
+    fn with(&self, more: &[(&str, Value)]) -> Value {
         let mut inputs = self.inputs.clone();
-        for (name, text) in more {
-            inputs[*name] = json!(text);
+        for (name, value) in more {
+            inputs[*name] = value.clone();
         }
         inputs
     }

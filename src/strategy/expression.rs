@@ -6,7 +6,7 @@
 //! wrote) is not made up: the expression then has no result for that thought, and what that means stands with each use.
 
 use super::prompt::{self, TemplateFault};
-use minijinja::{ErrorKind, Value as Jinja};
+use minijinja::Value as Jinja;
 
 /// Values of the run, known to every expression.
 pub const RUN: &[(&str, &str)] = &[
@@ -138,12 +138,14 @@ impl Expression {
         let compiled = env
             .compile_expression(&self.text)
             .map_err(|error| refuse(format!("cannot be read: {}", prompt::what(&error))))?;
+        let needed = self.names();
         let one = |values: &Values| {
+            if needed.iter().any(|name| !values.iter().any(|(there, _)| there == name)) {
+                return Ok(None);
+            }
             let values = Jinja::from_pairs(values.iter().map(|(name, value)| (*name, Jinja::from(*value))));
             match compiled.eval(values) {
-                Ok(value) if value.is_undefined() => Ok(None),
                 Ok(value) => read(value).map(Some).map_err(&refuse),
-                Err(error) if error.kind() == ErrorKind::UndefinedError => Ok(None),
                 Err(error) => Err(refuse(format!("cannot be worked out: {}", prompt::what(&error)))),
             }
         };

@@ -38,8 +38,8 @@ macro_rules! prompts {
 }
 
 const ENTRIES: &[Entry] = entries! {
-    "sorting": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n", "tot-improve";
-    "set-intersection": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n";
+    "sorting": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n", "tot-improve", "got";
+    "set-intersection": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n", "got";
     "game24": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n";
 };
 
@@ -47,8 +47,10 @@ const PROMPTS: &[(&str, &str)] = prompts![
     "prompts/sorting/step.txt",
     "prompts/sorting/cot.txt",
     "prompts/sorting/improve.txt",
+    "prompts/sorting/merge.txt",
     "prompts/set-intersection/step.txt",
     "prompts/set-intersection/cot.txt",
+    "prompts/set-intersection/merge.txt",
     "prompts/game24/step.txt",
     "prompts/game24/value.txt",
     "prompts/game24/cot.txt",

@@ -20,7 +20,7 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
         r.warn(search.at("children"), "`children` is used by dfs only");
     }
     if !policy.keeps() && search.has("keep") {
-        r.warn(search.at("keep"), "`keep` is used by bfs and beam only");
+        r.warn(search.at("keep"), "`keep` is used by bfs, beam and graph only");
     }
     let generate = Section::of(top, "generate");
     let g = &strategy.generate;
@@ -43,7 +43,7 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
     } else if !shows_puzzle(&g.prompt) {
         r.warn(generate.at("prompt"), "this prompt never shows the puzzle (`{{ puzzle.input }}`)");
     }
-    let improves = !strategy.levels.is_empty() || policy.chooses();
+    let improves = !strategy.levels.is_empty() || policy.chooses() || matches!(policy, Policy::Graph(_));
     if g.thought == Thought::Answer && strategy.search.depth != Count::Number(1) && !improves {
         r.warn(
             search.at("depth"),

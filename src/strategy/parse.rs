@@ -15,7 +15,7 @@ use super::read::{Fields, Reader};
 use super::source::Home;
 use super::yaml::{Node, Value};
 use super::{
-    Budget, Constrain, Count, Evaluator, Generate, GenerateKind, Level, PromptSource, Strategy, Thought, prompt,
+    Budget, Constrain, Count, Evaluator, Generate, GenerateKind, Level, Policy, PromptSource, Strategy, Thought, prompt,
 };
 use crate::base::{Error, Result};
 use crate::lm::pattern::Pattern;
@@ -116,6 +116,10 @@ fn read_strategy(r: &mut Reader, root: &Node) -> Option<Strategy> {
 
 /// What two keys together refuse.
 fn agree(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
+    let graph = matches!(strategy.search.policy, Policy::Graph(_));
+    if graph && strategy.generators().any(|generate| generate.thought != Thought::Answer) {
+        r.error(place(top, "generate"), "with `graph` every thought is a whole solution; write `thought: answer`");
+    }
     if strategy.search.policy.chooses() {
         if strategy.generators().any(|generate| generate.thought != Thought::Answer) {
             r.error(place(top, "generate"), "this policy chooses among whole answers; write `thought: answer`");

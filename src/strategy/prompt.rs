@@ -7,7 +7,7 @@
 //! | used by | inputs beside the task's own (`puzzle.…`) |
 //! |---|---|
 //! | counts (`depth: "{{ puzzle.len }}"`) | none |
-//! | `generate.prompt` | `path`: the thoughts so far, joined; `thought`: the last of them. Where a prompt for steps uses neither, the path is appended by the search |
+//! | `generate.prompt` | `path`: the thoughts so far, joined; `thought`: the last of them; `thoughts`: the list to merge (graph). Where a prompt for steps uses neither, the path is appended by the search |
 //! | `evaluate.value.prompt` | `thought`: the one to judge; `path`: all thoughts up to and with it, joined |
 //! | `evaluate.vote.prompt` | `thoughts`: the list to choose from, each with its path, joined |
 
@@ -46,7 +46,7 @@ impl Role {
     /// Inputs the search gives beside the puzzle's.
     pub fn inputs(self) -> &'static [&'static str] {
         match self {
-            Self::Generate => &["path", "thought"],
+            Self::Generate => &["path", "thought", "thoughts"],
             Self::Value => &["thought", "path"],
             Self::Vote => &["thoughts"],
         }

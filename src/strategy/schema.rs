@@ -40,6 +40,8 @@ fn section(level: &str) -> Value {
         "evaluate.value" => &["prompt"],
         "evaluate.vote" => &["prompt"],
         "evaluate.command" => &["run"],
+        "search.policy.graph" => &["operations"],
+        "search.policy.graph.operations" => &["split"],
         _ => &[],
     };
     let mut schema = json!({"type": "object", "properties": properties, "additionalProperties": false});
@@ -71,7 +73,8 @@ fn section_of(policy: &str) -> Value {
     }
 }
 
-const POLICY_LEVELS: &[&str] = &["search.policy.beam", "search.policy.best-first", "search.policy.mcts"];
+const POLICY_LEVELS: &[&str] =
+    &["search.policy.beam", "search.policy.best-first", "search.policy.mcts", "search.policy.graph"];
 
 fn value(level: &str, name: &str) -> Value {
     let count = json!({"$ref": "#/$defs/count"});
@@ -90,6 +93,11 @@ fn value(level: &str, name: &str) -> Value {
         ("levels", "keep") => count,
         ("search.policy.beam", "likelihood") => share,
         ("search.policy.best-first", "width") | ("search.policy.mcts", "simulations") => whole(1),
+        ("search.policy.graph", "operations") => {
+            let plain = json!({"enum": ["generate", "aggregate", "improve"]});
+            json!({"type": "array", "minItems": 1, "items": {"anyOf": [plain, section("search.policy.graph.operations")]}})
+        }
+        ("search.policy.graph.operations", "split") => whole(2),
         ("search.policy.mcts", "c") => json!({"type": "number", "minimum": 0}),
         ("search.policy.mcts", "rollout") => json!({"type": "boolean"}),
         ("evaluate", "command") => {

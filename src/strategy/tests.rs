@@ -207,7 +207,7 @@ fn what_looks_unintended_is_a_warning() {
     };
     warned(&with("Sort {{ puzzle.input }}", "Sort"), 9, "never shows the puzzle");
     warned(&with("kind: likeliest", "kind: sample"), 8, "all the same");
-    warned(&with("policy: bfs", "policy: dfs"), 5, "`keep` is used by bfs and beam only");
+    warned(&with("policy: bfs", "policy: dfs"), 5, "`keep` is used by bfs, beam and graph only");
     warned(&with("budget: {tokens: 20000, thoughts: 500, seconds: 60}\n", ""), 1, "no `budget`");
     warned(&with("about: a test\n", ""), 2, "no `about`");
 }
@@ -277,6 +277,16 @@ fn policies_have_settings_of_their_own() {
     refused("{mcts: {simulations: 0}}", "at least 1");
     refused("{bfs: {keep: 1}}", "no settings of its own");
     refused("{best-first: {priority: \"scor\"}}", "did you mean `score`?");
+    let graph = |operations: &str| format!("{{graph: {{operations: {operations}}}}}");
+    refused(&graph("[generate]"), "write `thought: answer`");
+    refused(&graph("[{split: 3}, generate]"), "power of two");
+    refused(&graph("[{split: 4}, generate, aggregate]"), "2 parts are left in the end");
+    refused(&graph("[{split: 2}, generate, aggregate, aggregate]"), "nothing to merge");
+    refused(&graph("[generate, {split: 2}]"), "`split` is the first operation");
+    refused(&graph("[{split: 2}, improve]"), "no solution to merge or improve yet");
+    refused(&graph("[]"), "begin with `generate`");
+    refused(&graph("[generate, improv]"), "did you mean `improve`?");
+    refused("graph", "`operations` is missing");
     refused("best-of-n", "write `thought: answer`");
 }
 
@@ -286,9 +296,9 @@ fn rules_are_expressions_with_known_names() {
     let strategy = read(&rule("prune: score < 0.5 * best, accept: errors == 0, stop: thoughts > 9")).strategy.unwrap();
     assert_eq!(strategy.search.prune.unwrap().text(), "score < 0.5 * best");
     assert_eq!((strategy.search.accept.is_some(), strategy.search.stop.is_some()), (true, true));
-    check(&rule("prune: scor < 1"), 5, 68, "did you mean `score`?");
-    check(&rule("stop: score < 1"), 5, 67, "known here: best, deepest, open, thoughts, tokens");
-    check(&rule("prune: \"{{ score }}\""), 5, 68, "without braces");
+    check(&rule("prune: scor < 1"), 5, 66, "did you mean `score`?");
+    check(&rule("stop: score < 1"), 5, 65, "known here: best, deepest, open, thoughts, tokens");
+    check(&rule("prune: \"{{ score }}\""), 5, 66, "without braces");
     let score = |text: &str| with("budget:", &format!("score: {text}\nbudget:"));
     assert!(read(&score("0.5 * checker")).strategy.is_some());
     check(&score("0.5 * vote"), 15, 8, "there is no such evaluator");
@@ -342,7 +352,12 @@ fn the_documentation_is_right_and_complete() {
     }
     assert!(blocks >= 7, "{blocks}");
     for key in keys::KEYS {
-        assert!(text.contains(&format!("`{}`", key.name)) || text.contains(&format!("`{}:", key.name)), "{key:?}");
+        assert!(
+            text.contains(&format!("`{}`", key.name))
+                || text.contains(&format!("`{}:", key.name))
+                || text.contains(&format!("{{{}:", key.name)),
+            "{key:?}"
+        );
     }
     for (name, _) in expression::RUN.iter().chain(expression::THOUGHT).chain(expression::PARTS) {
         assert!(text.contains(&format!("`{name}`")), "{name}");
@@ -357,8 +372,13 @@ fn shipped_prompts_render_for_their_puzzles_with_the_fixed_part_first() {
     for entry in library::list() {
         let task = task::by_name(entry.task).unwrap();
         let strategy = library::load(entry.name, entry.task).unwrap();
-        let rendered =
-            |puzzle: &dyn task::Puzzle| prompt::render(&strategy.generate.prompt, &puzzle.inputs(), 16).unwrap();
+        let rendered = |puzzle: &dyn task::Puzzle| {
+            let mut inputs = strategy.inputs(puzzle.inputs());
+            for name in ["path", "thought"] {
+                inputs[name] = Json::from("");
+            }
+            prompt::render(&strategy.generate.prompt, &inputs, 16).unwrap()
+        };
         let size = if entry.task == "game24" { 4 } else { 8 };
         let (first, second) = (task.generate(size, 1).unwrap(), task.generate(size, 2).unwrap());
         let (a, b) = (rendered(&*first), rendered(&*second));
@@ -373,7 +393,7 @@ fn shipped_prompts_render_for_their_puzzles_with_the_fixed_part_first() {
         for count in
             [&strategy.search.depth, &strategy.search.keep, &strategy.generate.n, &strategy.generate.max_tokens]
         {
-            assert!(prompt::count(count, &first.inputs()).unwrap() >= 1);
+            assert!(prompt::count(count, &strategy.inputs(first.inputs())).unwrap() >= 1);
         }
         rendered(&*task.parse(task.example()).unwrap());
     }
@@ -498,6 +518,10 @@ fn validate(root: &Json, schema: &Json, value: &Json, at: &str) -> Vec<String> {
             "minProperties" => value.as_object().is_none_or(|v| v.len() as u64 >= rule.as_u64().unwrap()),
             "maxProperties" => value.as_object().is_none_or(|v| v.len() as u64 <= rule.as_u64().unwrap()),
             "pattern" => value.as_str().is_none_or(|v| regex::Regex::new(rule.as_str().unwrap()).unwrap().is_match(v)),
+            "oneOf" => {
+                let fits = |option: &&Json| validate(root, option, value, at).is_empty();
+                rule.as_array().unwrap().iter().filter(fits).count() == 1
+            }
             "anyOf" => rule.as_array().unwrap().iter().any(|option| validate(root, option, value, at).is_empty()),
             "required" => rule.as_array().unwrap().iter().all(|name| value.get(name.as_str().unwrap()).is_some()),
             "items" => {

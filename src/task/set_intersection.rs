@@ -14,7 +14,7 @@ use super::data::{self, Columns, Row};
 use super::list::{closed, commas, read_answer, read_list, read_prefix};
 use super::number::Number;
 use super::reference::Reference;
-use super::{Partial, Puzzle, Task, Verdict, check_size, example_count};
+use super::{Partial, Puzzle, Task, Verdict, check_size, cut, example_count};
 use crate::base::{Error, Result, rng};
 use crate::lm::Constraint;
 use rand::Rng;
@@ -354,6 +354,17 @@ impl Puzzle for SetPuzzle {
         let said: HashSet<Number> = said.into_iter().collect();
         let left = self.set1.iter().filter(|value| !none && !said.contains(value)).map(Number::to_string);
         Arc::new(ListMask::new(Form::List, left, false, prefix))
+    }
+
+    /// The first set with each run of the second: the intersection is what all of them find together.
+    fn split(&self, parts: usize) -> Option<Vec<String>> {
+        let first = commas(&self.set1);
+        Some(cut(&self.set2, parts)?.into_iter().map(|run| format!("{first}; {}", commas(run))).collect())
+    }
+
+    fn join(&self, parts: &[String]) -> Option<String> {
+        let second: Option<Vec<&str>> = parts.iter().map(|part| Some(part.split_once(';')?.1.trim())).collect();
+        Some(format!("{}; {}", commas(&self.set1), second?.join(", ")))
     }
 
     fn state_key(&self, prefix: &str) -> String {

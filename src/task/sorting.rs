@@ -13,7 +13,7 @@ use super::data::{self, Columns};
 use super::list::{closed, commas, read_answer, read_list, read_prefix};
 use super::number::Number;
 use super::reference::Reference;
-use super::{Partial, Puzzle, Task, Verdict, check_size, example_count};
+use super::{Partial, Puzzle, Task, Verdict, check_size, cut, example_count};
 use crate::base::{Error, Result, rng};
 use crate::lm::Constraint;
 use rand::Rng;
@@ -286,6 +286,15 @@ impl Puzzle for SortingPuzzle {
         let used = read_prefix(prefix, self.compact()).unwrap_or_default();
         let (left, _) = self.left(&used);
         Arc::new(ListMask::new(self.form, left.into_iter().map(Number::to_string), true, prefix))
+    }
+
+    /// Runs of the list.
+    fn split(&self, parts: usize) -> Option<Vec<String>> {
+        Some(cut(&self.numbers, parts)?.into_iter().map(commas).collect())
+    }
+
+    fn join(&self, parts: &[String]) -> Option<String> {
+        Some(parts.join(", "))
     }
 
     fn state_key(&self, prefix: &str) -> String {

@@ -360,3 +360,25 @@ fn the_given_files_are_read_and_their_answers_are_right() {
     assert_eq!(puzzles.iter().map(|p| p.id()).collect::<Vec<_>>(), ["0", "1", "2", "3"]);
     assert_eq!(puzzles[0].title(), puzzles[2].title());
 }
+
+#[test]
+fn parts_of_a_puzzle_are_puzzles_that_join_to_the_whole() {
+    for (task, input) in
+        [("sorting", "5 3 9 1 1 7 0"), ("sorting", "42 7 -3 103 7"), ("set-intersection", "1 2 3 4; 4 5 2 9 8")]
+    {
+        let task = by_name(task).unwrap();
+        let whole = task.parse(input).unwrap();
+        for parts in [2, 4] {
+            let inputs = whole.split(parts).unwrap();
+            assert_eq!(inputs.len(), parts);
+            for input in &inputs {
+                task.parse(input).unwrap();
+            }
+            let joined = task.parse(&whole.join(&inputs).unwrap()).unwrap();
+            assert_eq!(joined.title(), whole.title());
+        }
+        assert_eq!(whole.split(100), None);
+    }
+    let game = by_name("game24").unwrap().parse("4 5 6 10").unwrap();
+    assert_eq!(game.split(2), None);
+}

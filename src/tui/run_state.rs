@@ -195,7 +195,7 @@ impl RunState {
                     Status::Open | Status::Closed => {}
                 }
             }
-            Event::Expanded { .. } | Event::Visited { .. } => {}
+            Event::Expanded { .. } | Event::Visited { .. } | Event::Merged { .. } => {}
             Event::Edited { node, .. } => {
                 self.pieces.remove(node);
                 self.say(LogKind::Act, format!("{node} edited by hand"), Some(*node));

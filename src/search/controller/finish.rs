@@ -26,10 +26,13 @@ impl Controller {
             }
         };
         let depth = |id: NodeId| self.tree.node(id).depth;
+        // A solution of the whole puzzle is better than one of a part.
+        let part = |id: NodeId| !self.whole(id);
         let score = |id: NodeId| self.tree.node(id).score.unwrap_or(-1.0);
         let better = |a: NodeId, b: NodeId| -> Ordering {
             class(a)
                 .cmp(&class(b))
+                .then_with(|| part(a).cmp(&part(b)))
                 .then_with(|| score(b).total_cmp(&score(a)))
                 .then_with(|| depth(b).cmp(&depth(a)))
                 .then_with(|| rank(&self.tree, a, b))

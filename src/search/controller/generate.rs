@@ -116,10 +116,14 @@ impl Controller {
         let generate = strategy.generate_at(self.tree.node(node).depth + 1);
         let breadth = self.breadth(node)?;
         let n = if generate.kind == GenerateKind::Propose { 1 } else { breadth };
-        let inputs = strategy.inputs(self.puzzle.inputs());
+        let subject = match self.merging.get(&node) {
+            Some(sources) => Subject::Merge(sources.clone()),
+            None => Subject::After(node),
+        };
+        let inputs = strategy.inputs(self.puzzle_for(&subject).inputs());
         let max_tokens = prompt::count(&generate.max_tokens, &inputs, &strategy.origin, "generate.max_tokens")?;
         let max_tokens = self.ledger.tokens_each(asks * n, max_tokens);
-        let prompt = self.prompt(&generate.prompt, generate.format, Subject::After(node), max_tokens)?;
+        let prompt = self.prompt(&generate.prompt, generate.format, subject, max_tokens)?;
         let mut sampling = generate.sampling.clone();
         if let Some(temperature) = self.temperature {
             sampling.temperature = temperature;

@@ -8,7 +8,7 @@ use crate::lm::{Completion, Finish, Usage};
 use crate::search::evaluate::{Part, checker};
 use crate::search::event::{Author, Event, Reason};
 use crate::search::tree::{NodeId, Status};
-use crate::strategy::{Constrain, Evaluator, GenerateKind, Thought};
+use crate::strategy::{Constrain, Evaluator, GenerateKind, Policy, Thought};
 use crate::task::{Partial, Verdict};
 
 /// What someone proposes as a thought.
@@ -83,7 +83,14 @@ impl Controller {
         }
         let answer = self.generate_of(level).thought == Thought::Answer;
         let path = self.tree.path_text(parent) + &text;
-        let state = self.puzzle.state_key(&if answer { self.answer_in(level, &text) } else { path });
+        let sources = self.merging.get(&parent).cloned().unwrap_or_default();
+        let mut state = self.puzzle.state_key(&if answer { self.answer_in(level, &text) } else { path });
+        if let Policy::Graph(_) = self.plan.policy {
+            // Equal texts about other parts, or made by another operation, are other thoughts.
+            let about = if sources.is_empty() { vec![parent] } else { sources.clone() };
+            let parts: Vec<NodeId> = about.iter().flat_map(|&source| self.problem(source)).collect();
+            state = format!("{level} {parts:?} {state}");
+        }
         if let Some(&first) = self.states.get(&state) {
             let why = format!("the same state as thought {first}");
             self.emit(Event::Dropped { parent, text, why, same_as: Some(first) });
@@ -93,6 +100,9 @@ impl Controller {
         self.states.insert(state, node);
         self.ledger.thoughts += 1;
         self.emit(Event::Grown { node, parent, text, by, logprob, token_logprobs, usage });
+        if !sources.is_empty() {
+            self.emit(Event::Merged { node, sources });
+        }
         self.look_at(node, &finish);
         Some(node)
     }
@@ -116,8 +126,16 @@ impl Controller {
                 }
                 return;
             }
+            if !self.whole(node) {
+                return;
+            }
             // A wrong answer goes on where a further level may improve it.
-            let last = level >= self.plan.depth.min(self.strategy.levels.len());
+            let levels = match &self.plan.policy {
+                Policy::Graph(operations) => operations.len(),
+                _ if self.strategy.levels.is_empty() => 0,
+                _ => self.plan.depth,
+            };
+            let last = level >= levels;
             if verdict.error_score == 0 || last {
                 self.check_off(node, verdict, finish);
             }

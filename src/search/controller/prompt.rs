@@ -9,6 +9,7 @@ use crate::base::{Error, Result};
 use crate::lm::{Constraint, Format, Part, Prompt};
 use crate::search::tree::NodeId;
 use crate::strategy::{self, Count, PromptSource, Thought};
+use crate::task::Puzzle;
 use crate::task::constrain::Choices;
 use serde_json::Value;
 use std::sync::Arc;
@@ -17,6 +18,8 @@ use std::sync::Arc;
 pub enum Subject {
     /// Thoughts that follow this one.
     After(NodeId),
+    /// What these thoughts together make.
+    Merge(Vec<NodeId>),
     /// The value of this thought.
     Of(NodeId),
     /// Which of these, each with its path, is best.
@@ -72,11 +75,29 @@ impl Controller {
         }
     }
 
+    /// The puzzle that a prompt is about: the whole one, or a part of it.
+    pub(super) fn puzzle_for(&self, subject: &Subject) -> Arc<dyn Puzzle> {
+        match subject {
+            Subject::After(node) | Subject::Of(node) => self.puzzle_of(*node),
+            Subject::Merge(sources) => self.puzzle_of_sources(sources),
+            Subject::Among(_) => self.puzzle.clone(),
+        }
+    }
+
     /// The template's inputs: the puzzle's own, and where the search stands.
     fn inputs(&self, subject: &Subject) -> Value {
-        let mut inputs = self.strategy.inputs(self.puzzle.inputs());
+        let mut inputs = self.strategy.inputs(self.puzzle_for(subject).inputs());
         if let Value::Object(map) = &mut inputs {
+            if let Subject::After(_) | Subject::Merge(_) = subject {
+                map.insert("thoughts".into(), Value::Array(Vec::new()));
+            }
             match subject {
+                Subject::Merge(sources) => {
+                    let texts: Vec<String> = sources.iter().map(|&source| self.answer_of(source)).collect();
+                    map.insert("path".into(), texts.concat().into());
+                    map.insert("thought".into(), texts.first().cloned().unwrap_or_default().into());
+                    map.insert("thoughts".into(), texts.into());
+                }
                 Subject::After(node) | Subject::Of(node) => {
                     map.insert("path".into(), self.tree.path_text(*node).into());
                     map.insert("thought".into(), self.tree.node(*node).text.clone().into());

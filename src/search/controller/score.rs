@@ -52,7 +52,7 @@ impl Controller {
                 Evaluator::Checker { partial } => {
                     for (i, &node) in nodes.iter().enumerate() {
                         let answer = self.answer_of(node);
-                        parts[i][e] = Some(checker::score(self.puzzle.as_ref(), &answer, *partial));
+                        parts[i][e] = Some(checker::score(self.puzzle_of(node).as_ref(), &answer, *partial));
                     }
                 }
                 Evaluator::Logprob => {

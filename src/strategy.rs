@@ -1,6 +1,7 @@
 //! Strategies: YAML files that script a search. Data only; `search` carries them out.
 //!
-//! The types here are what search reads; `strategy/parse.rs` reads them from YAML with located errors,
+//! The types here are what search reads; `strategy/parse.rs` reads them from YAML with located errors, after
+//! `strategy/compose.rs` has put several files together; `strategy/expression.rs` holds rules and priorities,
 //! `strategy/library.rs` holds the embedded ones, `strategy/prompt.rs` renders prompts, `strategy/check.rs` reports on
 //! files, and `strategy/schema.rs` describes the format to editors.
 

@@ -108,10 +108,9 @@ pub trait Puzzle: Send + Sync {
     fn next_steps(&self, prefix: &str) -> Vec<String>;
     /// Text-level constraint for a whole answer that continues `prefix`.
     fn answer_constraint(&self, prefix: &str) -> Arc<dyn Constraint>;
-    /// Inputs of exactly `parts` smaller puzzles of the same task that together make up this one; `None` where it cannot be
+    /// Inputs of exactly so many smaller puzzles of the same task that together make up this one; `None` where it cannot be
     /// cut like that.
-    fn split(&self, parts: usize) -> Option<Vec<String>> {
-        let _ = parts;
+    fn split(&self, _parts: usize) -> Option<Vec<String>> {
         None
     }
     /// The input of the puzzle whose parts, from [`Puzzle::split`] and neighbours, these are.

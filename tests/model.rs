@@ -43,7 +43,11 @@ fn ids_and_greedy_texts_are_those_of_an_independent_engine() {
             let ids = row["ids"].as_array().expect("ids");
             for (at, (id, want)) in ids.iter().zip(&expected).enumerate() {
                 if id != want {
-                    assert!(margins[at] <= within, "{activations}: {prompt:?} differs at {at} with a margin of {}", margins[at]);
+                    assert!(
+                        margins[at] <= within,
+                        "{activations}: {prompt:?} differs at {at} with a margin of {}",
+                        margins[at]
+                    );
                     break;
                 }
             }
@@ -66,7 +70,10 @@ fn both_puzzles_are_solved_the_same_way_every_time() {
     let sorting = solve(&["--task", "sorting", "--size", "8", "--threads", "2"]);
     assert_eq!(sorting["solved"], true);
     assert_eq!(sorting, solve(&["--task", "sorting", "--size", "8", "--threads", "1"]), "threads change nothing");
-    assert_eq!(solve(&["--task", "sorting", "--input", "42 7 -3 103 7"])["answer"], serde_json::json!([-3, 7, 7, 42, 103]));
+    assert_eq!(
+        solve(&["--task", "sorting", "--input", "42 7 -3 103 7"])["answer"],
+        serde_json::json!([-3, 7, 7, 42, 103])
+    );
     let sets = solve(&["--task", "set-intersection", "--input", "1 4 200 9 31 77; 77 200 8 5 4 12"]);
     let mut found: Vec<_> = sets["answer"].as_array().expect("an array").iter().filter_map(Value::as_i64).collect();
     found.sort_unstable();
@@ -80,7 +87,21 @@ fn a_batch_does_not_depend_on_what_runs_beside_and_goes_on_where_it_stopped() {
     }
     let place = Place::new();
     let eval = |out: &str, parallel: &str, more: &[&str]| {
-        let args = ["eval", "--task", "sorting", "--sizes", "4", "--count", "4", "--strategy", "tot-bfs", "--out", out, "--parallel", parallel];
+        let args = [
+            "eval",
+            "--task",
+            "sorting",
+            "--sizes",
+            "4",
+            "--count",
+            "4",
+            "--strategy",
+            "tot-bfs",
+            "--out",
+            out,
+            "--parallel",
+            parallel,
+        ];
         place.run(&[&args[..], more].concat()).exits(0)
     };
     eval("one", "1", &[]);
@@ -102,7 +123,10 @@ fn a_batch_does_not_depend_on_what_runs_beside_and_goes_on_where_it_stopped() {
     let again = eval("four", "4", &["--resume"]);
     assert!(again.out.contains("tot-bfs"), "the summary is printed again:\n{}", again.out);
     assert_eq!(rows("four").len(), 4, "a finished batch resumed adds nothing");
-    place.run(&["eval", "--task", "sorting", "--sizes", "4", "--count", "4", "--strategy", "tot-bfs", "--out", "four"]).exits(2).says(&["--resume"]);
+    place
+        .run(&["eval", "--task", "sorting", "--sizes", "4", "--count", "4", "--strategy", "tot-bfs", "--out", "four"])
+        .exits(2)
+        .says(&["--resume"]);
 }
 
 #[test]
@@ -111,7 +135,8 @@ fn the_screen_goes_from_the_start_to_a_solved_puzzle() {
         return;
     }
     let place = Place::new();
-    let pty = native_pty_system().openpty(PtySize { rows: 24, cols: 80, pixel_width: 0, pixel_height: 0 }).expect("a pty");
+    let pty =
+        native_pty_system().openpty(PtySize { rows: 24, cols: 80, pixel_width: 0, pixel_height: 0 }).expect("a pty");
     let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_totara"));
     command.args(["--seed", "1"]);
     command.cwd(place.dir.path());

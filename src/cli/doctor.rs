@@ -6,7 +6,7 @@ use crate::attention::{self, Method};
 use crate::base::Result;
 use crate::base::size::{Human, free_ram};
 use crate::device::cpu::{default_threads, simd::Simd};
-use crate::device::cuda::driver::{self, Gpu};
+use crate::device::cuda::driver;
 use crate::device::selftest;
 use crate::model::list::{self, State};
 use crate::model::store;

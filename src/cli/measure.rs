@@ -167,7 +167,14 @@ fn bench_recorded(common: &Common, args: &BenchRecordedArgs) -> Result<u8> {
 fn bench_products(common: &Common, args: &BenchProductsArgs) -> Result<u8> {
     const KINDS: [GgmlDType; 5] = [GgmlDType::Q4_0, GgmlDType::Q4_1, GgmlDType::Q8_0, GgmlDType::Q4K, GgmlDType::F32];
     let threads = common.threads.map_or_else(default_threads, usize::from);
-    let speeds = products::measure(Simd::best(), threads, &KINDS, (args.rows, args.cols), &args.counts)?;
+    if args.rows == 0 || args.cols == 0 || args.cols % 32 != 0 || args.counts.contains(&0) {
+        return Err(Error::input(
+            "bench products needs rows and counts of at least 1 and columns that are a multiple of 32",
+        ));
+    }
+    // Types whose blocks do not divide a row of this size are left out.
+    let kinds: Vec<_> = KINDS.into_iter().filter(|kind| args.cols % kind.block_size() == 0).collect();
+    let speeds = products::measure(Simd::best(), threads, &kinds, (args.rows, args.cols), &args.counts)?;
     if !common.json {
         out::line(&format!(
             "{:<14} {:<6} {:<11} {:>16} {:>6} {:>10} {:>9}",
@@ -203,12 +210,13 @@ fn bench_decode(common: &Common, args: &BenchDecodeArgs) -> Result<u8> {
         let report = decode::decode(lm::model(common, &lm::Told::new(common))?, &options, &spec)?;
         if common.json {
             out::json(&to_value(&report).map_err(|e| Error::fault(e.to_string()))?)?;
-        } else {
-            if i > 0 {
-                out::line("")?;
-            }
-            out::line(report.to_string().trim_end())?;
+            continue;
         }
+        if i == 0 {
+            out::line(&format!("{}, {}, attention {}", report.model, report.device, report.method))?;
+            out::line(decode::DecodeReport::HEAD)?;
+        }
+        out::line(report.to_string().trim_end())?;
     }
     Ok(0)
 }

@@ -42,7 +42,9 @@ impl Weight {
             let tensor = Tensor::from_slice(numbers, (rows, cols), &Device::Cpu)?;
             Ok(QTensor::quantize(&tensor, kind)?.data()?.into())
         };
-        let bytes = quantise().map_err(|e| Error::input(format!("a [{rows}, {cols}] matrix as {kind:?}: {e}")))?;
+        let bytes = quantise().map_err(|e| {
+            Error::input(format!("a [{rows}, {cols}] matrix as {kind:?}: {}", first_line(&e.to_string())))
+        })?;
         Ok(Self { kind, rows, cols, bytes: Bytes::Owned(bytes) })
     }
 
@@ -54,8 +56,14 @@ impl Weight {
             QTensor::new(storage, (self.rows, self.cols))?.dequantize(&Device::Cpu)?.flatten_all()?.to_vec1()
         };
         let Self { kind, rows, cols, .. } = self;
-        dequantise().map_err(|e| Error::input(format!("a [{rows}, {cols}] matrix of {kind:?}: {e}")))
+        dequantise()
+            .map_err(|e| Error::input(format!("a [{rows}, {cols}] matrix of {kind:?}: {}", first_line(&e.to_string()))))
     }
+}
+
+/// What candle says, without the backtrace that it adds where RUST_BACKTRACE is set.
+fn first_line(text: &str) -> &str {
+    text.lines().next().unwrap_or_default()
 }
 
 /// One layer.

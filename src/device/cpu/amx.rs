@@ -1,4 +1,4 @@
-//! Int8 products through AMX tiles (`tdpbssd`), for four rows or more: the same integers, and the same float chain, as
+//! Int8 products through AMX tiles (`tdpbssd`), for a dozen rows or more: the same integers, and the same float chain, as
 //! `product::Int8`, so a row's bits do not depend on which of the two multiplied it.
 //!
 //! A weight tile is unpacked once for all rows into what a tile register takes, `[block][4 columns][lane][4]` with the bias
@@ -13,6 +13,7 @@ use super::input::{Quantised, grow};
 use super::lanes::avx512::Avx512;
 use super::lanes::{LANES, Lanes};
 use super::pack::Packed;
+use super::product::prefetch_next;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
@@ -62,6 +63,7 @@ impl Unpacked {
         unsafe {
             let bias = _mm512_set1_epi8(F::BIAS as i8);
             for block in 0..blocks {
+                prefetch_next(tile, block, blocks);
                 let out = self.codes.as_mut_ptr().add(block * BLOCK * LANES);
                 for (g, code) in codes::<Avx512, F>(tile.as_ptr(), &places, block).into_iter().enumerate() {
                     _mm512_storeu_si512(out.add(g * 64).cast(), _mm512_sub_epi8(code, bias));

@@ -7,7 +7,7 @@ use crate::base::{Error, Result};
 use crate::kv::{PAGE_TOKENS, Slot};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use memmap2::MmapMut;
 
 /// Numbers that K and V are kept in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,14 +32,9 @@ pub struct Arena {
     layers: usize,
     kv_heads: usize,
     head_size: usize,
-    layout: Layout,
-    memory: *mut u8,
+    /// Anonymous memory of the system: zeros, aligned to its pages.
+    memory: MmapMut,
 }
-
-// SAFETY: the arena owns its memory, and all access goes through `&self` and `&mut self`.
-unsafe impl Send for Arena {}
-// SAFETY: as above.
-unsafe impl Sync for Arena {}
 
 impl Arena {
     pub fn new(number: KvNumber, pages: usize, layers: usize, kv_heads: usize, head_size: usize) -> Result<Self> {
@@ -50,13 +45,8 @@ impl Arena {
             let wanted = bytes.map_or("more than any memory".into(), |b| Human(b as u64).to_string());
             Error::limit(format!("no memory for {pages} pages of K/V ({wanted}); use a smaller --kv-budget"))
         };
-        let layout = Layout::from_size_align(bytes.ok_or_else(refuse)?, 4096).map_err(|_| refuse())?;
-        // SAFETY: the size is not zero, unless the model has no layers.
-        let memory = if layout.size() == 0 { std::ptr::null_mut() } else { unsafe { alloc_zeroed(layout) } };
-        if memory.is_null() {
-            return Err(refuse());
-        }
-        Ok(Self { number, pages, layers, kv_heads, head_size, layout, memory })
+        let memory = MmapMut::map_anon(bytes.ok_or_else(refuse)?).map_err(|_| refuse())?;
+        Ok(Self { number, pages, layers, kv_heads, head_size, memory })
     }
 
     pub fn pages(&self) -> usize {
@@ -82,15 +72,15 @@ impl Arena {
 
     pub fn layer(&self, layer: usize) -> KvLayer<'_> {
         let (numbers, first) = self.span(layer);
-        // SAFETY: the memory holds `layers` spans of `numbers` numbers, zeroed or written as numbers, aligned to 4096; shared
-        // with `&self`.
+        // SAFETY: the memory holds `layers` spans of `numbers` numbers, zeroed or written as numbers, aligned to the system's
+        // pages; shared with `&self`.
         unsafe {
             match self.number {
                 KvNumber::F16 => {
-                    KvLayer::F16(std::slice::from_raw_parts(self.memory.cast::<f16>().add(first), numbers))
+                    KvLayer::F16(std::slice::from_raw_parts(self.memory.as_ptr().cast::<f16>().add(first), numbers))
                 }
                 KvNumber::F32 => {
-                    KvLayer::F32(std::slice::from_raw_parts(self.memory.cast::<f32>().add(first), numbers))
+                    KvLayer::F32(std::slice::from_raw_parts(self.memory.as_ptr().cast::<f32>().add(first), numbers))
                 }
             }
         }
@@ -98,27 +88,21 @@ impl Arena {
 
     pub fn writer(&mut self, layer: usize) -> KvWriter<'_> {
         let (numbers, first) = self.span(layer);
+        let memory = self.memory.as_mut_ptr();
         // SAFETY: as `layer`, alone with `&mut self`.
         let numbers = unsafe {
             match self.number {
                 KvNumber::F16 => {
-                    let all = std::slice::from_raw_parts_mut(self.memory.cast::<f16>().add(first), numbers);
+                    let all = std::slice::from_raw_parts_mut(memory.cast::<f16>().add(first), numbers);
                     Numbers::F16(Shared::new(all))
                 }
                 KvNumber::F32 => {
-                    let all = std::slice::from_raw_parts_mut(self.memory.cast::<f32>().add(first), numbers);
+                    let all = std::slice::from_raw_parts_mut(memory.cast::<f32>().add(first), numbers);
                     Numbers::F32(Shared::new(all))
                 }
             }
         };
         KvWriter { numbers, kv_heads: self.kv_heads, head_size: self.head_size }
-    }
-}
-
-impl Drop for Arena {
-    fn drop(&mut self) {
-        // SAFETY: allocated in `new` with this layout.
-        unsafe { dealloc(self.memory, self.layout) }
     }
 }
 
@@ -185,6 +169,19 @@ mod tests {
             }
             assert!(read(0).iter().chain(&read(2)).all(|&x| x == 0.0));
         }
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn memory_that_was_never_written_is_not_taken() {
+        let resident = || -> u64 {
+            let text = std::fs::read_to_string("/proc/self/statm").unwrap();
+            text.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() * 4096
+        };
+        let before = resident();
+        let arena = Arena::new(KvNumber::F16, 5000, 4, 8, 128).unwrap();
+        assert!(arena.page_bytes() * arena.pages() > 1 << 30);
+        assert!(resident() < before + (256 << 20));
     }
 
     #[test]

@@ -61,19 +61,6 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn to_float(v: Self::I) -> Self::F;
 
     unsafe fn load_bytes(p: *const u8) -> Self::B;
-    /// Asks for `64 · COUNT` bytes to be brought near; any address will do, and nothing may come of it.
-    #[inline(always)]
-    fn prefetch<const COUNT: usize>(p: *const u8) {
-        #[cfg(target_arch = "x86_64")]
-        for line in 0..COUNT {
-            // SAFETY: SSE is part of x86-64, and a prefetch never faults.
-            unsafe {
-                std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(p.wrapping_add(64 * line).cast())
-            };
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        let _ = p;
-    }
     /// `(b >> SHIFT) & mask` in every byte.
     unsafe fn bits<const SHIFT: i32>(b: Self::B, mask: u8) -> Self::B;
     /// `a | b << SHIFT` in every byte; no bit may cross its byte.
@@ -88,6 +75,19 @@ pub unsafe trait Lanes: Copy + 'static {
     unsafe fn prepare_signed(w: Self::B) -> Self::B;
     /// As `dot_small`, for prepared signed codes, plus `SIGNED_BIAS · Σx`; x at least -127.
     unsafe fn dot_signed(acc: Self::I, w: Self::B, x: *const i8) -> Self::I;
+}
+
+/// Asks for `bytes` bytes (64 at a time) to be brought into the second-level cache. Any address will do.
+#[inline(always)]
+pub fn prefetch(p: *const u8, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in 0..bytes.div_ceil(64) {
+        use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+        // SAFETY: SSE is part of x86-64, and a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.wrapping_add(64 * line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (p, bytes);
 }
 
 /// Sum of the lanes, in one fixed order: halves are folded onto each other.

@@ -6,10 +6,10 @@
 //! (int8: eight vectors, one block) or in the first-level cache (float).
 
 #[cfg(target_arch = "x86_64")]
-use super::amx::Unpacked;
+use super::amx::{self, Unpacked};
 use super::form::{BLOCK, Form, Format, Places, codes, scales, with_format};
 use super::input::{BlockMeta, Quantised, grow};
-use super::lanes::{LANES, Lanes};
+use super::lanes::{LANES, Lanes, prefetch};
 use super::pack::Packed;
 use super::simd::{Kernel, Simd};
 use std::ops::Range;
@@ -38,7 +38,7 @@ pub struct Scratch {
 }
 
 /// Rows from which tile registers win over single rows, although they always multiply 16.
-const TILE_ROWS: usize = 4;
+const TILE_ROWS: usize = 12;
 
 impl Scratch {
     /// Brings tile `t` into the form that products of `rows` rows of `input` read; call before [`Scratch::tile`], once for
@@ -65,8 +65,16 @@ impl Scratch {
         match input {
             #[cfg(target_arch = "x86_64")]
             Input::Codes(input) if goes_through_tiles(simd, weight, rows.len()) => {
+                // A last group of few rows is cheaper one by one.
+                let few = if rows.len() % amx::ROWS < TILE_ROWS { rows.len() % amx::ROWS } else { 0 };
+                let whole = rows.start..rows.end - few;
+                let (sums, rest) = sums.split_at_mut(whole.len() * LANES);
+                let last = Int8 { weight, t, input, rows: whole.end..rows.end, sums: rest };
                 // SAFETY: as in `prepare`.
-                with_format!(weight.form, F => unsafe { self.unpacked.multiply::<F>(weight, input, rows, sums) }, else {});
+                with_format!(weight.form, F => unsafe { self.unpacked.multiply::<F>(weight, input, whole, sums) }, else {});
+                if few > 0 {
+                    simd.run(last);
+                }
             }
             Input::Codes(input) => simd.run(Int8 { weight, t, input, rows, sums }),
             Input::Numbers(x) => simd.run(Float { weight, t, numbers: &self.numbers, x, rows, sums }),
@@ -107,13 +115,9 @@ impl Int8<'_> {
         // SAFETY: the tile has its places, every block has `input.rows` rows of 32 codes, `sums` has 16 numbers a row
         // (all asserted); the instruction set is the caller's.
         unsafe {
-            for block in 0..weight.cols / BLOCK {
-                // What is read a few blocks from now, or by the next tile.
-                (match F::LOW {
-                    8 => L::prefetch::<8>,
-                    4 => L::prefetch::<4>,
-                    _ => L::prefetch::<2>,
-                })(tile.as_ptr().wrapping_add(block * 64 * F::LOW + AHEAD));
+            let blocks = weight.cols / BLOCK;
+            for block in 0..blocks {
+                prefetch_next(tile, block, blocks);
                 let mut w = codes::<L, F>(tile.as_ptr(), &places, block);
                 if F::SIGNED {
                     for w in &mut w {
@@ -145,8 +149,13 @@ impl Int8<'_> {
     }
 }
 
-/// Bytes between what is being multiplied and what is fetched for later: a few hundred nanoseconds of work for one row.
-const AHEAD: usize = 4096;
+/// While block `block` of `tile` is treated, fetches that share of the tile behind it, which is treated next: with one row,
+/// a product waits for nothing but memory.
+#[inline(always)]
+pub(super) fn prefetch_next(tile: &[u8], block: usize, blocks: usize) {
+    let share = tile.len() / blocks;
+    prefetch(tile.as_ptr().wrapping_add(tile.len() + block * share), share);
+}
 
 /// One block of a tile, and where the rows' codes and sums of that block begin.
 struct BlockStep<L: Lanes> {
@@ -231,6 +240,7 @@ impl Dequantise<'_> {
         // SAFETY: the tile has its places, `out` has 16 numbers a column (asserted).
         unsafe {
             for block in 0..cols / BLOCK {
+                prefetch_next(tile, block, cols / BLOCK);
                 let w = codes::<L, F>(tile.as_ptr(), &places, block);
                 for half in 0..2 {
                     let (scale, minimum) = scales::<L, F>(tile.as_ptr(), &places, block, half);

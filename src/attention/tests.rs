@@ -310,10 +310,10 @@ fn nan_reaches_exactly_the_rows_that_see_it() {
     for number in [Number::F16, Number::F32] {
         let mut w = Sample::new(64, heads(3, 1, 64), number);
         let a = w.tree.open();
-        w.append(a, &[1; 70]);
+        w.append(a, &[1; 70]).unwrap();
         let b = w.tree.fork(a);
-        w.append(a, &[2; 10]);
-        w.append(b, &[3; 10]);
+        w.append(a, &[2; 10]).unwrap();
+        w.append(b, &[3; 10]).unwrap();
         let at = w.index(w.tree.slots(b)[75], 0);
         w.arena.set(at, f32::NAN);
         let rows = [(a, 79), (b, 74), (b, 75), (b, 79)].map(|(branch, position)| QueryRow { branch, position });

@@ -6,10 +6,11 @@
 
 use crate::attention::contender::Contender;
 use crate::attention::sample::{Arena, Number, Sample};
-use crate::attention::{Method, Parallel, Planner, QueryRow};
+use crate::attention::{Method, Parallel, Planner};
 use crate::base::size::{self, Human};
 use crate::base::{Error, Result};
 use crate::device::cpu::attend::{Heads, ParallelFor, kernels};
+use crate::kv::PAGE_TOKENS;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::io::Write;
@@ -127,7 +128,7 @@ struct Entry {
 
 fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: ParallelFor<'_>) -> Result<Vec<Row>> {
     let heads = options.heads;
-    let (mut sample, rows) = shape.build(heads, options.number)?;
+    let (sample, rows) = shape.build(heads, options.number, 0)?;
     let q = sample.queries(&rows);
     let mut out = vec![f32::NAN; q.len()];
     let how = Parallel { threads: options.threads, kv_heads: heads.kv_heads, group: heads.group() };
@@ -171,7 +172,7 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
     for e in &mut entries {
         let [low, median, high] = quartiles(&mut e.times);
         let io = e.contender.io.bytes(&heads, options.number.bytes());
-        let (plan_us, next_plan_us) = plan_times(e.contender.method, how, &mut sample, &rows)?;
+        let (plan_us, next_plan_us) = plan_times(e.contender.method, how, shape)?;
         results.push(Row {
             method: e.contender.method.to_string(),
             tree: shape.name.clone(),
@@ -217,30 +218,31 @@ fn last_level_cache() -> usize {
     sizes.max().map_or(32 << 20, |kib| kib << 10)
 }
 
+/// Decode steps over which the next plan is timed.
+const NEXT_PLANS: u32 = 64;
+
 /// Microseconds for a plan from nothing and for the plan after each branch grew by a token; medians.
-fn plan_times(method: Method, how: Parallel, sample: &mut Sample, rows: &[QueryRow]) -> Result<(f64, f64)> {
-    let mut tree = sample.tree.clone();
-    let spare = crate::kv::TokenTree::new(0);
+fn plan_times(method: Method, how: Parallel, shape: &Shape) -> Result<(f64, f64)> {
+    // The plan does not look at the K/V: the smallest there is, with room for the steps.
+    let tiny = Heads { heads: 1, kv_heads: 1, head_size: 8 };
+    let room = shape.queries() * (NEXT_PLANS as usize / PAGE_TOKENS + 2);
+    let (Sample { mut tree, .. }, mut rows) = shape.build(tiny, Number::F16, room)?;
     let mut fresh = Vec::new();
+    // One planner for both: its buffers have the size that a running engine's have.
+    let mut planner = Planner::with_parallel(method, how);
     for _ in 0..LEAST_RUNS {
-        // One planner that has seen the size: its buffers are what a running engine has.
-        let mut planner = Planner::with_parallel(method, how);
-        planner.plan(&tree, rows);
-        planner.plan(&spare, &[]);
+        planner.plan(&tree, &[]);
         let start = Instant::now();
-        std::hint::black_box(planner.plan(&tree, rows).rows());
+        std::hint::black_box(planner.plan(&tree, &rows).rows());
         fresh.push(start.elapsed().as_secs_f64() * 1e6);
     }
-    let mut planner = Planner::with_parallel(method, how);
-    planner.plan(&tree, rows);
-    let mut rows = rows.to_vec();
     let (mut slots, mut next) = (Vec::new(), Vec::new());
-    for step in 0..64 {
+    for step in 0..NEXT_PLANS {
         for row in &mut rows {
-            // The arena is as large as the tree was; once it is full the last plans are repeated.
             slots.clear();
-            if tree.len(row.branch) == row.position as usize + 1 && tree.append(row.branch, &[step], &mut slots).is_ok()
-            {
+            // Queries inside the tree, as a token tree has, stay where they are.
+            if tree.grows_in_place(row.branch) {
+                tree.append(row.branch, &[step], &mut slots).map_err(|e| Error::fault(e.to_string()))?;
                 row.position += 1;
             }
         }

@@ -178,7 +178,7 @@ mod tests {
     #[test]
     #[ignore = "a measurement: run with --release --nocapture"]
     fn print_forward() {
-        let Some(model) = crate::base::testing::model() else { return };
+        let Some(model) = crate::base::testing::real_model("products measured") else { return };
         let weights = read_gguf(&model);
         for activations in [Activations::Int8, Activations::F32] {
             for threads in [2, 1] {

@@ -293,8 +293,68 @@ pub struct CompleteArgs {
 
 #[derive(Debug, Clone, Subcommand)]
 pub enum BenchCommand {
+    /// Tree attention: methods side by side on the same tree
+    Attention(BenchAttentionArgs),
     /// Decode and prefill speed of the engine
     Decode(BenchDecodeArgs),
+    /// Bytes that attention reads over recorded runs, by way of grouping (computed, not timed)
+    Recorded(BenchRecordedArgs),
+    /// The CPU's quantised products
+    Products(BenchProductsArgs),
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchAttentionArgs {
+    /// Nodes per level / tokens per level, a tree file, a recording, or random:SEED; may be given several times
+    #[arg(long, default_value = "1,20/4000,100", value_name = "TREE")]
+    pub tree: Vec<String>,
+    /// Query heads / K/V heads
+    #[arg(long, default_value = "9/3", value_name = "Q/KV")]
+    pub heads: String,
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub head_size: usize,
+    /// f16 or f32 on the CPU, f16 or bf16 on CUDA
+    #[arg(long, default_value = "f16", value_name = "TYPE")]
+    pub dtype: String,
+    /// Methods, separated by commas [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "METHOD")]
+    pub method: Vec<String>,
+    /// CPU: seconds to spend on each tree and method, about
+    #[arg(long, default_value_t = 1.0, value_name = "S")]
+    pub seconds: f64,
+    /// CUDA: layers in the captured graph; 1 is one call with a cold L2 cache, 0 is launches without a graph
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub graph_layers: usize,
+    /// CUDA: contiguous K/V in place of pages
+    #[arg(long)]
+    pub unpaged: bool,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchRecordedArgs {
+    /// Folder of recorded trees (.json)
+    #[arg(value_name = "DIR")]
+    pub folder: PathBuf,
+    /// Query heads / K/V heads
+    #[arg(long, default_value = "32/8", value_name = "Q/KV")]
+    pub heads: String,
+    #[arg(long, default_value_t = 128, value_name = "N")]
+    pub head_size: usize,
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub layers: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchProductsArgs {
+    /// Rows of the weight matrix
+    #[arg(long, default_value_t = 1536, value_name = "N")]
+    pub rows: usize,
+    /// Columns of the weight matrix
+    #[arg(long, default_value_t = 576, value_name = "N")]
+    pub cols: usize,
+    /// Activation rows
+    #[arg(long, default_value = "1,10,32,128", value_delimiter = ',', value_name = "N,N")]
+    pub counts: Vec<usize>,
 }
 
 #[derive(Debug, Clone, Args)]

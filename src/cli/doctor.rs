@@ -3,6 +3,7 @@
 use super::args::{Common, DoctorArgs};
 use super::{out, solve};
 use crate::attention::cuda_plan::{self, Cutting};
+use crate::attention::{self, Method};
 use crate::base::size::{Human, free_ram};
 use crate::base::{Error, Result};
 use crate::device::cpu::{default_threads, simd::Simd};
@@ -20,8 +21,11 @@ pub fn run(common: &Common, args: &DoctorArgs) -> Result<u8> {
     if args.selftest { self_test(common) } else { look(common) }
 }
 
-/// Runs every kernel of this build that this machine can run. `TOTARA_SELFTEST_FAULT=1` spoils one byte under each, so
-/// that the check itself can be checked.
+/// One line of the selftest: kernel, shape, largest error, whether it is right.
+type Line = (String, String, f64, bool);
+
+/// Runs every kernel of this build that this machine can run. `TOTARA_SELFTEST_FAULT=1` falsifies something under each
+/// group, so that the check itself can be checked.
 fn self_test(common: &Common) -> Result<u8> {
     let fault = std::env::var_os("TOTARA_SELFTEST_FAULT").is_some();
     let mut rows = selftest::products(fault)?;
@@ -31,20 +35,26 @@ fn self_test(common: &Common) -> Result<u8> {
             let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
             rows.extend(cuda::selftest::steps(ordinal, planning, fault)?);
         }
-        Err(e) => out::tell(&format!("skipped the CUDA kernels: {}", e.message())),
+        Err(e) if common.quiet => drop(e),
+        Err(e) => out::tell(&format!("the CUDA kernels are skipped: {e}")),
     }
+    let mut lines: Vec<Line> = rows.into_iter().map(|r| (r.kernel, r.shape, r.max_error, r.ok)).collect();
+    let checks = attention::selftest::run(fault.then_some(Method::Flatten))?;
+    lines.extend(
+        checks.into_iter().map(|c| (format!("{} attention {}", c.kernels, c.method), c.shape, c.max_error, c.ok)),
+    );
     let mut wrong = 0;
-    for row in &rows {
-        wrong += usize::from(!row.ok);
+    for (kernel, shape, max_error, ok) in &lines {
+        wrong += usize::from(!ok);
         if common.json {
-            out::json(&json!({"kernel": row.kernel, "shape": row.shape, "max_error": row.max_error, "ok": row.ok}))?;
+            out::json(&json!({"kernel": kernel, "shape": shape, "max_error": max_error, "ok": ok}))?;
         } else {
-            let verdict = if row.ok { "ok" } else { "WRONG" };
-            out::line(&format!("{:<36} {:<24} {:>10.2e}  {verdict}", row.kernel, row.shape, row.max_error))?;
+            let verdict = if *ok { "ok" } else { "WRONG" };
+            out::line(&format!("{kernel:<36} {shape:<28} {max_error:>10.2e}  {verdict}"))?;
         }
     }
     if !common.quiet {
-        out::tell(&format!("{} kernels and shapes, {wrong} wrong", rows.len()));
+        out::tell(&format!("{} kernels and shapes, {wrong} wrong", lines.len()));
     }
     Ok(u8::from(wrong > 0))
 }

@@ -1,16 +1,198 @@
 //! `totara bench`: measurements as a table, or as JSON lines.
 
-use super::args::{BenchCommand, BenchDecodeArgs, Common};
+use super::args::{BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchProductsArgs, BenchRecordedArgs, Common};
 use super::{lm, out};
+use crate::attention::Method;
+use crate::attention::sample::Number;
 use crate::base::{Error, Result};
-use crate::bench::decode;
+use crate::bench::attention::trees::Shape;
+use crate::bench::attention::{self, recorded};
+use crate::bench::cuda::{self, Clock, CudaAttention};
+use crate::bench::{decode, products};
+use crate::device::cpu::attend::Heads;
+use crate::device::cpu::default_threads;
+use crate::device::cpu::simd::Simd;
+use crate::device::cuda::attend::{HeadShape, Number as CudaNumber};
+use crate::device::cuda::driver::Gpu;
 use crate::engine::measure::Spec;
-use serde_json::to_value;
+use candle_core::quantized::GgmlDType;
+use serde_json::{json, to_value};
 
 pub fn run(common: &Common, command: &BenchCommand) -> Result<u8> {
     match command {
+        BenchCommand::Attention(args) => match common.device.as_str() {
+            "auto" | "cpu" => bench_attention(common, args),
+            device => bench_cuda(common, args, card(device)?),
+        },
         BenchCommand::Decode(args) => bench_decode(common, args),
+        BenchCommand::Recorded(args) => bench_recorded(common, args),
+        BenchCommand::Products(args) => bench_products(common, args),
     }
+}
+
+/// The card that `cuda` or `cuda:N` names.
+fn card(device: &str) -> Result<usize> {
+    let number = device
+        .strip_prefix("cuda")
+        .map(|rest| rest.strip_prefix(':').unwrap_or(if rest.is_empty() { "0" } else { rest }));
+    number
+        .and_then(|n| n.parse().ok())
+        .ok_or_else(|| Error::input(format!("device `{device}` is unknown: give cpu, cuda or cuda:N")))
+}
+
+/// `32/8` as query and K/V heads.
+fn heads(text: &str, head_size: usize) -> Result<Heads> {
+    let refuse = || {
+        Error::input(format!(
+            "heads `{text}` are not query heads / K/V heads, the first a multiple of the second (such as 32/8)"
+        ))
+    };
+    let (q, kv) = text.split_once('/').ok_or_else(refuse)?;
+    let (heads, kv_heads) = (q.trim().parse().map_err(|_| refuse())?, kv.trim().parse().map_err(|_| refuse())?);
+    if kv_heads == 0 || heads == 0 || heads % kv_heads != 0 {
+        return Err(refuse());
+    }
+    if head_size == 0 || !head_size.is_multiple_of(8) || head_size > 1024 {
+        return Err(Error::input(format!("head size {head_size} is not a multiple of 8 up to 1024")));
+    }
+    Ok(Heads { heads, kv_heads, head_size })
+}
+
+fn methods(args: &BenchAttentionArgs) -> Result<Vec<Method>> {
+    if args.method.is_empty() {
+        return Ok(Method::ALL.to_vec());
+    }
+    args.method.iter().map(|name| name.parse()).collect()
+}
+
+fn bench_attention(common: &Common, args: &BenchAttentionArgs) -> Result<u8> {
+    let number = match args.dtype.as_str() {
+        "f16" => Number::F16,
+        "f32" => Number::F32,
+        other => return Err(Error::input(format!("dtype `{other}` is not f16 or f32 (bf16 is for --device cuda)"))),
+    };
+    let options = attention::Options {
+        trees: args.tree.clone(),
+        heads: heads(&args.heads, args.head_size)?,
+        number,
+        methods: methods(args)?,
+        threads: common.threads.map_or_else(default_threads, usize::from),
+        seconds: args.seconds,
+        json: common.json,
+    };
+    attention::run(&options, &mut std::io::stdout().lock())?;
+    Ok(0)
+}
+
+fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result<u8> {
+    let number = match args.dtype.as_str() {
+        "f16" => CudaNumber::F16,
+        "bf16" => CudaNumber::Bf16,
+        other => return Err(Error::input(format!("dtype `{other}` is not f16 or bf16 (f32 is for --device cpu)"))),
+    };
+    let Heads { heads, kv_heads, head_size } = heads(&args.heads, args.head_size)?;
+    let shape = HeadShape { heads: heads as u32, kv_heads: kv_heads as u32, head_size: head_size as u32, number };
+    let clock = match args.graph_layers {
+        0 => Clock::Launches(200),
+        1 => Clock::OneCall,
+        layers => Clock::Layers(layers),
+    };
+    let methods = methods(args)?;
+    let gpu = Gpu::open(card)?;
+    let copy = cuda::copy_bandwidth(&gpu)?;
+    if !common.json {
+        out::line(&format!(
+            "{}, {heads} query / {kv_heads} K/V heads of {head_size}, {}; copy {:.0} GB/s; {}",
+            gpu.name,
+            args.dtype,
+            copy / 1e9,
+            clock.describe()
+        ))?;
+    }
+    for spec in &args.tree {
+        let tree = Shape::read(spec)?;
+        let nodes: Vec<_> = tree.nodes.iter().map(|n| (n.parent.map(|p| p as u32), n.tokens as u32)).collect();
+        let queries = (0..).zip(&tree.nodes).filter(|(_, n)| n.query).map(|(i, _)| i).collect();
+        let options =
+            CudaAttention { tree: tree.name.clone(), nodes, queries, shape, paged: !args.unpaged, clock, repeats: 30 };
+        let rows = cuda::attention(&gpu, &options, &methods)?;
+        let radix = rows.iter().find(|r| r.method == Method::Radix).map(|r| r.median_us);
+        if !common.json {
+            out::line(&format!(
+                "\n{}  ({:.1} MB of K/V on its paths)",
+                tree.name,
+                rows.first().map_or(0.0, |r| r.unique_bytes as f64 / 1e6)
+            ))?;
+            out::line(&format!(
+                "{:<16} {:>10} {:>21} {:>10} {:>12} {:>9} {:>8} {:>9}",
+                "method", "median us", "least-most us", "K/V MB", "partials MB", "of copy", "x radix", "error"
+            ))?;
+        }
+        for row in &rows {
+            // Copy bandwidth counts bytes read and written; a reader moves half of what a copy does in the same time.
+            let share = row.unique_bytes as f64 / (row.median_us * 1e-6) / copy;
+            let times_radix = radix.map(|r| r / row.median_us);
+            if common.json {
+                out::json(&json!({
+                    "method": row.method.name(), "tree": row.tree, "median_us": row.median_us, "kv_bytes": row.kv_bytes,
+                    "partial_bytes": row.partial_bytes, "least_us": row.least_us, "most_us": row.most_us,
+                    "unique_bytes": row.unique_bytes, "mask_bytes": row.mask_bytes, "query_and_output_bytes": row.query_bytes,
+                    "share_of_copy": share, "times_radix": times_radix, "error": row.error, "clock": clock.describe(),
+                }))?;
+            } else {
+                let ratio = times_radix.map_or("-".to_string(), |x| format!("{x:.2}"));
+                out::line(&format!(
+                    "{:<16} {:>10.1} {:>10.1}-{:<10.1} {:>10.1} {:>12.1} {:>8.0}% {ratio:>8} {:>9.1e}",
+                    row.method.name(),
+                    row.median_us,
+                    row.least_us,
+                    row.most_us,
+                    row.kv_bytes as f64 / 1e6,
+                    row.partial_bytes as f64 / 1e6,
+                    100.0 * share,
+                    row.error
+                ))?;
+            }
+        }
+    }
+    Ok(0)
+}
+
+fn bench_recorded(common: &Common, args: &BenchRecordedArgs) -> Result<u8> {
+    let heads = heads(&args.heads, args.head_size)?;
+    recorded::run(&args.folder, heads, args.layers, Number::F16, common.json, &mut std::io::stdout().lock())?;
+    Ok(0)
+}
+
+fn bench_products(common: &Common, args: &BenchProductsArgs) -> Result<u8> {
+    const KINDS: [GgmlDType; 5] = [GgmlDType::Q4_0, GgmlDType::Q4_1, GgmlDType::Q8_0, GgmlDType::Q4K, GgmlDType::F32];
+    let threads = common.threads.map_or_else(default_threads, usize::from);
+    let speeds = products::measure(Simd::best(), threads, &KINDS, (args.rows, args.cols), &args.counts)?;
+    if !common.json {
+        out::line(&format!(
+            "{:<14} {:<6} {:<11} {:>16} {:>6} {:>10} {:>9}",
+            "kernels", "type", "activations", "weights", "rows", "G MAC/s", "of peak"
+        ))?;
+    }
+    for s in speeds {
+        let (rows, cols, count) = s.shape;
+        if common.json {
+            out::json(
+                &json!({"kernels": s.simd, "type": s.kind, "activations": format!("{:?}", s.activations).to_lowercase(), "weight_rows": rows, "weight_cols": cols, "rows": count, "giga_macs": s.giga_macs, "share_of_peak": s.share}),
+            )?;
+        } else {
+            let activations = format!("{:?}", s.activations).to_lowercase();
+            out::line(&format!(
+                "{:<14} {:<6} {activations:<11} {:>16} {count:>6} {:>10.1} {:>8.0}%",
+                s.simd,
+                s.kind,
+                format!("{rows}x{cols}"),
+                s.giga_macs,
+                100.0 * s.share
+            ))?;
+        }
+    }
+    Ok(0)
 }
 
 /// One row a number of branches; the model is loaded anew for each, so that peak memory is that row's own.

@@ -11,6 +11,8 @@
 //! A row's result is a function of its own path: no number depends on the other rows of a step, on threads, or on the
 //! instruction set. Nothing is allocated in a step once the largest one has been seen, except the logits handed out.
 
+#[cfg(target_arch = "x86_64")]
+mod amx;
 pub mod arena;
 pub mod attend;
 pub(crate) mod form;

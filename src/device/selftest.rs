@@ -116,7 +116,7 @@ pub fn product_error(simd: Simd, packed: &Packed, numbers: &[f32], x: &[f32], in
     let mut scratch = Scratch::default();
     let mut worst = 0f64;
     for t in 0..packed.tiles() {
-        scratch.prepare(simd, packed, t, input);
+        scratch.prepare(simd, packed, t, input, count);
         scratch.tile(simd, packed, t, input, 0..count, 0);
         for row in 0..count {
             for lane in 0..LANES.min(rows - t * LANES) {

@@ -101,6 +101,12 @@ impl Sampler {
     pub fn kept(&self, logits: &[f32], allowed: Option<&[u32]>, text: &[u32]) -> Result<Vec<(u32, f64)>> {
         let settings = &self.settings;
         let mut scored = self.candidates(logits, allowed, text)?;
+        // The likeliest k are the same before the temperature as after it, and then only they need an exponential.
+        if let Some(k) = settings.top_k
+            && k > 0
+        {
+            keep_best(&mut scored, k);
+        }
         let best = scored.iter().map(|&(_, logit)| logit).fold(f64::NEG_INFINITY, f64::max);
         if best == f64::NEG_INFINITY {
             return Err(Error::fault("every allowed token has probability 0"));
@@ -108,11 +114,6 @@ impl Sampler {
         let temperature = f64::from(settings.temperature).max(f64::from(f32::MIN_POSITIVE));
         for (_, logit) in &mut scored {
             *logit = ((*logit - best) / temperature).exp();
-        }
-        if let Some(k) = settings.top_k
-            && k > 0
-        {
-            keep_best(&mut scored, k);
         }
         if let Some(p) = settings.top_p
             && p < 1.0
@@ -145,8 +146,13 @@ impl Sampler {
     }
 
     fn argmax(&self, logits: &[f32], allowed: Option<&[u32]>, text: &[u32]) -> Result<u32> {
-        let scored = self.candidates(logits, allowed, text)?;
-        let best = scored.into_iter().reduce(|a, b| if b.1 > a.1 || (b.1 == a.1 && b.0 < a.0) { b } else { a });
+        let better = |a: (u32, f64), b: (u32, f64)| if b.1 > a.1 || (b.1 == a.1 && b.0 < a.0) { b } else { a };
+        let best = if allowed.is_none() && self.settings.repetition_penalty == 1.0 {
+            // The commonest case needs no list of the whole vocabulary.
+            (0u32..).zip(logits).map(|(id, &logit)| (id, f64::from(logit))).reduce(better)
+        } else {
+            self.candidates(logits, allowed, text)?.into_iter().reduce(better)
+        };
         match best {
             Some((token, logit)) if logit > f64::NEG_INFINITY => Ok(token),
             _ => Err(Error::fault("every allowed token has probability 0")),
@@ -216,11 +222,43 @@ fn keep_nucleus(scored: &mut Vec<(u32, f64)>, p: f64) {
     }
 }
 
-/// ln Σ exp(logit). An error where a logit is NaN, or all of them are infinite.
+/// ln Σ exp(logit), in lanes that the compiler can put side by side: the vocabulary is read for every token drawn. The
+/// exponentials are float32 (relative error below 1e-6), the sums float64. An error where a logit is NaN, or all of them
+/// are infinite.
 pub fn log_sum_exp(logits: &[f32]) -> Result<f64> {
-    let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - best).exp()).sum();
-    finish_sum(f64::from(best), sum)
+    const LANES: usize = 16;
+    let (chunks, rest) = logits.as_chunks::<LANES>();
+    let mut best = [f32::NEG_INFINITY; LANES];
+    let mut numbers = true;
+    for chunk in chunks {
+        for (best, &logit) in best.iter_mut().zip(chunk) {
+            *best = if logit > *best { logit } else { *best };
+            numbers &= !logit.is_nan();
+        }
+    }
+    numbers &= !rest.iter().any(|logit| logit.is_nan());
+    let best = best.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut sums = [0f64; LANES];
+    for chunk in chunks {
+        for (sum, &logit) in sums.iter_mut().zip(chunk) {
+            *sum += f64::from(exp_of_negative(logit - best));
+        }
+    }
+    let tail: f64 = rest.iter().map(|&logit| f64::from(exp_of_negative(logit - best))).sum();
+    let sum = sums.iter().sum::<f64>() + tail;
+    finish_sum(f64::from(best), if numbers && best.is_finite() { sum } else { f64::NAN })
+}
+
+/// e^x for x from 0 down, without a branch: 2^n times a Taylor polynomial on half a power of two either side (Cody and
+/// Waite's reduction). Below -87 the result stays at e^-87, which adds nothing to a sum that holds e^0.
+fn exp_of_negative(x: f32) -> f32 {
+    /// Adding and taking off 1.5 · 2^23 rounds to a whole number.
+    const ROUND: f32 = 12_582_912.0;
+    let x = x.max(-87.0);
+    let n = (x * std::f32::consts::LOG2_E + ROUND) - ROUND;
+    let r = x - n * 0.693_359_4 - n * -2.121_944_4e-4;
+    let tail = 0.5 + r * (1.0 / 6.0 + r * (1.0 / 24.0 + r * (1.0 / 120.0 + r * (1.0 / 720.0))));
+    (1.0 + r * (1.0 + r * tail)) * f32::from_bits(((n as i32 + 127) as u32) << 23)
 }
 
 /// [`log_sum_exp`] over some tokens only.
@@ -353,6 +391,30 @@ mod tests {
             })
             .count();
         assert_eq!(kept.len(), needed);
+    }
+
+    #[test]
+    fn the_fast_exponential_is_exact_enough_and_nan_is_never_lost() {
+        for i in 0..100_000 {
+            let x = -i as f32 * 8.6e-4;
+            let (fast, exact) = (f64::from(exp_of_negative(x)), f64::from(x).exp());
+            assert!((fast / exact - 1.0).abs() < 1e-6, "{x}: {fast} {exact}");
+        }
+        assert_eq!(exp_of_negative(0.0), 1.0);
+        let mut logits: Vec<f32> = (0..1003).map(|i| ((i * 7919) % 1000) as f32 * 0.02 - 9.0).collect();
+        let exact = logits.iter().map(|&l| f64::from(l).exp()).sum::<f64>().ln();
+        assert!((log_sum_exp(&logits).unwrap() - exact).abs() < 1e-6);
+        for at in [0, 17, 1002] {
+            for wrong in [f32::NAN, f32::INFINITY] {
+                let right = std::mem::replace(&mut logits[at], wrong);
+                assert!(log_sum_exp(&logits).is_err(), "{wrong} at {at}");
+                logits[at] = f32::NEG_INFINITY;
+                assert!(log_sum_exp(&logits).is_ok());
+                logits[at] = right;
+            }
+        }
+        assert!(log_sum_exp(&[f32::NEG_INFINITY; 40]).is_err());
+        assert!(log_sum_exp(&[]).is_err());
     }
 
     #[test]

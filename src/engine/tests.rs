@@ -183,8 +183,8 @@ fn the_context_ends_texts_and_refuses_prompts() {
 fn stop_strings_end_tokens_and_lengths_end_texts() {
     let bench = Bench::new(100, |_| {});
     let free = |salt| Generate { max_tokens: 40, sampling: warm(), ..request(&prompt(9, salt)) };
-    let whole = (0..40).map(|salt| (salt, bench.run(free(salt)).unwrap().remove(0)));
-    let (salt, whole) = whole.filter(|(_, d)| d.ids.len() > 8 && d.text.is_ascii()).next().unwrap();
+    let mut whole = (0..40).map(|salt| (salt, bench.run(free(salt)).unwrap().remove(0)));
+    let (salt, whole) = whole.find(|(_, d)| d.ids.len() > 8 && d.text.is_ascii()).unwrap();
     let stop = whole.text.get(3..6).unwrap().to_string();
     let cut = bench.run(Generate { stop: vec![stop.clone()], ..free(salt) }).unwrap().remove(0);
     let before = whole.text.find(&stop).unwrap();

@@ -168,7 +168,7 @@ impl TokenTree {
         let added = u32::try_from(ids.len()).map_err(|_| NoPages { needed: usize::MAX, free: self.available() })?;
         self.make_room(b, added)?;
         let Branch { segment, len } = self.branch(b);
-        let target = if self.grows_in_place(segment, len) { segment } else { self.new_child(b) };
+        let target = if self.segment_grows(segment, len) { segment } else { self.new_child(b) };
         let end = len + added;
         let s = self.segments[target.index()].as_mut().expect("the branch's segment exists");
         s.tokens.extend_from_slice(ids);
@@ -311,7 +311,7 @@ impl TokenTree {
         best
     }
 
-    fn grows_in_place(&self, segment: SegmentId, len: u32) -> bool {
+    pub(super) fn segment_grows(&self, segment: SegmentId, len: u32) -> bool {
         let s = self.seg(segment);
         segment != SegmentId::ROOT && s.end() == len && s.children.is_empty()
     }

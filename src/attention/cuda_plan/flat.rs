@@ -239,7 +239,7 @@ impl TileFill<'_> {
         let page_room = if paged { GROUP - slot as usize % GROUP } else { GROUP };
         let follows = inside > 0
             && slot == self.tile.group[self.len / GROUP] + inside as u32
-            && !(paged && slot as usize % GROUP == 0);
+            && !(paged && (slot as usize).is_multiple_of(GROUP));
         if follows {
             return (GROUP - inside).min(page_room);
         }

@@ -79,9 +79,10 @@ fn chains() -> f32 {
 }
 
 fn chains_plain() -> f32 {
-    let mut sums = [1f32; CHAINS];
+    let (a, b) = std::hint::black_box((0.999f32, 0.002f32));
+    let mut sums = std::hint::black_box([1f32; CHAINS]);
     for _ in 0..ROUNDS {
-        sums.iter_mut().for_each(|s| *s = *s * 0.999 + 0.001);
+        sums.iter_mut().for_each(|s| *s = *s * a + b);
     }
     sums.iter().sum()
 }
@@ -90,8 +91,8 @@ fn chains_plain() -> f32 {
 #[target_feature(enable = "avx512f")]
 unsafe fn chains_512() -> f32 {
     use std::arch::x86_64::*;
-    let (a, b) = (_mm512_set1_ps(0.999), _mm512_set1_ps(0.001));
-    let mut sums = [_mm512_set1_ps(1.0); CHAINS];
+    let (a, b) = std::hint::black_box((_mm512_set1_ps(0.999), _mm512_set1_ps(0.002)));
+    let mut sums = std::hint::black_box([_mm512_set1_ps(1.0); CHAINS]);
     for _ in 0..ROUNDS {
         for s in &mut sums {
             *s = _mm512_fmadd_ps(*s, a, b);
@@ -104,8 +105,8 @@ unsafe fn chains_512() -> f32 {
 #[target_feature(enable = "avx2,fma")]
 unsafe fn chains_256() -> f32 {
     use std::arch::x86_64::*;
-    let (a, b) = (_mm256_set1_ps(0.999), _mm256_set1_ps(0.001));
-    let mut sums = [_mm256_set1_ps(1.0); CHAINS];
+    let (a, b) = std::hint::black_box((_mm256_set1_ps(0.999), _mm256_set1_ps(0.002)));
+    let mut sums = std::hint::black_box([_mm256_set1_ps(1.0); CHAINS]);
     for _ in 0..ROUNDS {
         for s in &mut sums {
             *s = _mm256_fmadd_ps(*s, a, b);

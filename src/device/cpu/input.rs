@@ -19,6 +19,9 @@ pub struct BlockMeta {
     pub sums: [i32; 2],
 }
 
+/// Rows that may be read behind the last one.
+const SPARE: usize = 16;
+
 /// Rows in int8, blocks of 32: codes `[block][row][32]`, meta `[block][row]`, so that a tile of weights meets all rows of
 /// a block in one sweep.
 #[derive(Default)]
@@ -32,13 +35,18 @@ impl Quantised {
     /// Makes room for `rows` rows of `cols` columns (a multiple of 32). Old content is lost.
     pub fn shape(&mut self, rows: usize, cols: usize) {
         self.rows = rows;
-        grow(&mut self.codes, rows * cols);
+        grow(&mut self.codes, rows * cols + SPARE * BLOCK);
         grow(&mut self.meta, rows * cols / BLOCK);
     }
 
     pub fn block(&self, block: usize) -> (&[i8], &[BlockMeta]) {
         let at = block * self.rows;
         (&self.codes[at * BLOCK..(at + self.rows) * BLOCK], &self.meta[at..at + self.rows])
+    }
+
+    /// Codes of block `block` from row `row` on, with room for 16 rows (those after the last mean nothing).
+    pub fn codes_from(&self, block: usize, row: usize) -> &[i8] {
+        &self.codes[(block * self.rows + row) * BLOCK..]
     }
 
     pub fn writer(&mut self) -> QuantisedWriter<'_> {
@@ -131,18 +139,27 @@ impl Kernel for Norm<'_> {
             }
             (weight, 1.0 / (total / cols as f32 + eps).sqrt())
         });
-        // One block, or what is left of the row, at a time: it stays in registers between norm and quantisation.
+        // One block, or what is left of the row, at a time: it stays near between norm and quantisation.
         let mut numbers = self.numbers;
         for (block, from) in (0..cols).step_by(BLOCK).enumerate() {
             let len = BLOCK.min(cols - from);
             let mut buffer = [0f32; BLOCK];
-            match factor {
-                Some((weight, factor)) => {
-                    for (i, out) in buffer[..len].iter_mut().enumerate() {
-                        *out = x[from + i] * factor * weight[from + i];
+            buffer[..len].copy_from_slice(&x[from..from + len]);
+            if let Some((weight, factor)) = factor {
+                if len == BLOCK {
+                    // SAFETY: 32 numbers in each.
+                    unsafe {
+                        for i in [0, LANES] {
+                            let v = L::mul(L::load(buffer.as_ptr().add(i)), L::splat(factor));
+                            let v = L::mul(v, L::load(weight.as_ptr().add(from + i)));
+                            L::store(buffer.as_mut_ptr().add(i), v);
+                        }
+                    }
+                } else {
+                    for (out, weight) in buffer[..len].iter_mut().zip(&weight[from..]) {
+                        *out = *out * factor * weight;
                     }
                 }
-                None => buffer[..len].copy_from_slice(&x[from..from + len]),
             }
             if let Some(numbers) = &mut numbers {
                 numbers[from..from + len].copy_from_slice(&buffer[..len]);

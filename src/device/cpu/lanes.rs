@@ -118,7 +118,14 @@ pub unsafe fn largest<L: Lanes>(v: L::F) -> f32 {
     let mut a = [0f32; LANES];
     // SAFETY: as in `sum`.
     unsafe { L::store(a.as_mut_ptr(), v) };
-    a.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x))
+    let mut width = LANES / 2;
+    while width > 0 {
+        for i in 0..width {
+            a[i] = if a[i] > a[i + width] { a[i] } else { a[i + width] };
+        }
+        width /= 2;
+    }
+    a[0]
 }
 
 /// eˣ to about 2 ulp, x held to [-87.3, 88]; NaN stays NaN. Coefficients: Cephes `expf`.

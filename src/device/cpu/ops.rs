@@ -137,7 +137,7 @@ impl Ops<'_> {
                 let (weight, out) = &outs[which];
                 let t = tile + weight.tiles() - ends[which];
                 let input = rows.input(weight);
-                scratch.prepare(simd, weight, t, input);
+                scratch.prepare(simd, weight, t, input, count);
                 let lanes = LANES.min(weight.rows - t * LANES);
                 for from in (0..count).step_by(SWEEP) {
                     let to = (from + SWEEP).min(count);
@@ -172,7 +172,7 @@ impl Ops<'_> {
                     for t in 2 * pair..(2 * pair + 2).min(gate.tiles()) {
                         for (which, weight) in [gate, up].into_iter().enumerate() {
                             let input = rows.input(weight);
-                            scratch.prepare(simd, weight, t, input);
+                            scratch.prepare(simd, weight, t, input, count);
                             scratch.tile(simd, weight, t, input, from..end, which);
                         }
                         let [gate, up] = &scratch.sums;

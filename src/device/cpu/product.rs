@@ -5,6 +5,8 @@
 //! depends on that row only. Weights are read once for all rows; rows are swept under a tile that stays in registers
 //! (int8: eight vectors, one block) or in the first-level cache (float).
 
+#[cfg(target_arch = "x86_64")]
+use super::amx::Unpacked;
 use super::form::{BLOCK, Form, Format, Places, codes, scales, with_format};
 use super::input::{BlockMeta, Quantised, grow};
 use super::lanes::{LANES, Lanes};
@@ -26,34 +28,56 @@ pub enum Input<'a> {
 /// A worker's scratch.
 #[derive(Default)]
 pub struct Scratch {
-    /// A dequantised tile, `[col][lane]`, and whose it is.
+    /// A dequantised tile, `[col][lane]`.
     numbers: Vec<f32>,
+    /// A tile for tile registers.
+    #[cfg(target_arch = "x86_64")]
+    unpacked: Unpacked,
     /// Sums `[row][lane]` of up to two tiles.
     pub sums: [Vec<f32>; 2],
 }
 
-/// Brings tile `t` into the form that products with `input` read; call before [`tile`] for each tile.
-pub fn prepare(simd: Simd, weight: &Packed, t: usize, input: Input<'_>, scratch: &mut Vec<f32>) {
-    if matches!(input, Input::Numbers(_)) && !weight.form.is_float() {
-        grow(scratch, weight.cols * LANES);
-        simd.run(Dequantise { weight, t, out: scratch });
-    }
-}
+/// Rows from which tile registers win over single rows, although they always multiply 16.
+const TILE_ROWS: usize = 4;
 
 impl Scratch {
-    /// `sums[which][r] = tile · row`, for the rows in `rows` (r counts from 0).
+    /// Brings tile `t` into the form that products of `rows` rows of `input` read; call before [`Scratch::tile`], once for
+    /// each tile.
+    pub fn prepare(&mut self, simd: Simd, weight: &Packed, t: usize, input: Input<'_>, rows: usize) {
+        match input {
+            Input::Numbers(_) if !weight.form.is_float() => {
+                grow(&mut self.numbers, weight.cols * LANES);
+                simd.run(Dequantise { weight, t, out: &mut self.numbers });
+            }
+            #[cfg(target_arch = "x86_64")]
+            Input::Codes(_) if goes_through_tiles(simd, weight, rows) => {
+                // SAFETY: a set with tiles has AVX-512 with VNNI as well.
+                with_format!(weight.form, F => unsafe { self.unpacked.fill::<F>(weight, t) }, else {});
+            }
+            _ => {}
+        }
+    }
+
+    /// `sums[which][r] = tile · row`, for the rows in `rows` (r counts from 0), after `prepare` with as many rows or more.
     pub fn tile(&mut self, simd: Simd, weight: &Packed, t: usize, input: Input<'_>, rows: Range<usize>, which: usize) {
         let sums = &mut self.sums[which];
         grow(sums, rows.len() * LANES);
         match input {
+            #[cfg(target_arch = "x86_64")]
+            Input::Codes(input) if goes_through_tiles(simd, weight, rows.len()) => {
+                // SAFETY: as in `prepare`.
+                with_format!(weight.form, F => unsafe { self.unpacked.multiply::<F>(weight, input, rows, sums) }, else {});
+            }
             Input::Codes(input) => simd.run(Int8 { weight, t, input, rows, sums }),
             Input::Numbers(x) => simd.run(Float { weight, t, numbers: &self.numbers, x, rows, sums }),
         }
     }
+}
 
-    pub fn prepare(&mut self, simd: Simd, weight: &Packed, t: usize, input: Input<'_>) {
-        prepare(simd, weight, t, input, &mut self.numbers);
-    }
+/// Whether tile registers multiply: a choice of speed only, the numbers are the same.
+#[cfg(target_arch = "x86_64")]
+fn goes_through_tiles(simd: Simd, weight: &Packed, rows: usize) -> bool {
+    simd.has_tiles() && rows >= TILE_ROWS && with_format!(weight.form, F => !F::HALVES, else false)
 }
 
 struct Int8<'a> {
@@ -376,7 +400,7 @@ mod tests {
         let mut scratch = Scratch::default();
         let mut out = vec![0f32; count * weight.rows];
         for t in 0..weight.tiles() {
-            scratch.prepare(simd, weight, t, input);
+            scratch.prepare(simd, weight, t, input, count);
             scratch.tile(simd, weight, t, input, 0..count, 0);
             for row in 0..count {
                 for lane in 0..LANES.min(weight.rows - t * LANES) {

@@ -23,6 +23,9 @@ enum Set {
     Avx2Vnni,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    /// `Avx512`, and tiles for int8 products of several rows.
+    #[cfg(target_arch = "x86_64")]
+    Amx,
     #[cfg(target_arch = "aarch64")]
     Neon,
 }
@@ -52,6 +55,9 @@ impl Simd {
                     && is_x86_feature_detected!("avx512vnni")
                 {
                     found.push(Self(Set::Avx512));
+                    if super::amx::available() {
+                        found.push(Self(Set::Amx));
+                    }
                 }
             }
         }
@@ -69,9 +75,19 @@ impl Simd {
             Set::Avx2Vnni => "avx2-vnni",
             #[cfg(target_arch = "x86_64")]
             Set::Avx512 => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            Set::Amx => "amx-int8",
             #[cfg(target_arch = "aarch64")]
             Set::Neon => "neon",
         }
+    }
+
+    /// Whether int8 products of several rows go through tiles.
+    pub(crate) fn has_tiles(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Set::Amx;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 
     /// Runs `kernel` compiled for this instruction set.
@@ -85,7 +101,7 @@ impl Simd {
             #[cfg(target_arch = "x86_64")]
             Set::Avx2Vnni => unsafe { x86::avx2_vnni(kernel) },
             #[cfg(target_arch = "x86_64")]
-            Set::Avx512 => unsafe { x86::avx512(kernel) },
+            Set::Avx512 | Set::Amx => unsafe { x86::avx512(kernel) },
             #[cfg(target_arch = "aarch64")]
             Set::Neon => kernel.run::<super::lanes::neon::Neon>(),
         }

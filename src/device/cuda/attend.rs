@@ -119,7 +119,8 @@ pub struct LoadedPlan {
 impl AttendKernel {
     /// The best kernel for the card, or the one asked for.
     pub fn new(gpu: &Gpu, shape: HeadShape, wanted: Option<Kernel>) -> Result<Self> {
-        if shape.kv_heads == 0 || shape.heads % shape.kv_heads != 0 || shape.group() > super::work::ITEM_ROWS {
+        if shape.kv_heads == 0 || !shape.heads.is_multiple_of(shape.kv_heads) || shape.group() > super::work::ITEM_ROWS
+        {
             let (heads, kv_heads) = (shape.heads, shape.kv_heads);
             return Err(Error::input(format!("{heads} query heads do not share {kv_heads} K/V heads")));
         }

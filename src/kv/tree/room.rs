@@ -73,7 +73,7 @@ impl TokenTree {
     /// Pages that `append` of `added` tokens takes with the tree as it is now.
     fn pages_needed(&self, segment: SegmentId, len: u32, added: u32) -> usize {
         let s = self.seg(segment);
-        if self.grows_in_place(segment, len) {
+        if self.segment_grows(segment, len) {
             pages_of(s.start, len + added) - s.pages.len()
         } else {
             pages_of(len, len + added)

@@ -56,6 +56,12 @@ impl TokenTree {
         self.branch(b).segment
     }
 
+    /// Whether the next `append` to `b` makes its segment longer instead of beginning a new one.
+    pub fn grows_in_place(&self, b: BranchId) -> bool {
+        let Branch { segment, len } = self.branch(b);
+        self.segment_grows(segment, len)
+    }
+
     /// Changes whenever branches or segments come, go, move or split; not when a leaf grows by `append`.
     pub fn shape_version(&self) -> u64 {
         self.shape_version

@@ -24,8 +24,11 @@ unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn keys_f16_8(keys: *const u16, d: usize, out: *mut f32) {
     for half in 0..2 {
-        // SAFETY: the caller vouches for 16 rows of 8 numbers.
-        let z: [__m128i; 8] = std::array::from_fn(|i| unsafe { _mm_loadu_si128(keys.add((half * 8 + i) * d).cast()) });
+        let mut z = [_mm_setzero_si128(); 8];
+        for (i, z) in z.iter_mut().enumerate() {
+            // SAFETY: the caller vouches for 16 rows of 8 numbers.
+            *z = unsafe { _mm_loadu_si128(keys.add((half * 8 + i) * d).cast()) };
+        }
         let a = [
             _mm_unpacklo_epi16(z[0], z[1]),
             _mm_unpackhi_epi16(z[0], z[1]),
@@ -64,7 +67,10 @@ pub(super) unsafe fn keys_f32(keys: *const f32, d: usize, out: *mut f32) {
         for token in (0..PAGE_TOKENS).step_by(4) {
             // SAFETY: a 4 × 4 block inside `[16][d]`, and its transpose inside `[d][16]`.
             unsafe {
-                let z: [__m128; 4] = std::array::from_fn(|i| _mm_loadu_ps(keys.add((token + i) * d + k)));
+                let mut z = [_mm_setzero_ps(); 4];
+                for (i, z) in z.iter_mut().enumerate() {
+                    *z = _mm_loadu_ps(keys.add((token + i) * d + k));
+                }
                 let (a, b) = (_mm_unpacklo_ps(z[0], z[1]), _mm_unpackhi_ps(z[0], z[1]));
                 let (c, e) = (_mm_unpacklo_ps(z[2], z[3]), _mm_unpackhi_ps(z[2], z[3]));
                 let columns = [_mm_movelh_ps(a, c), _mm_movehl_ps(c, a), _mm_movelh_ps(b, e), _mm_movehl_ps(e, b)];

@@ -32,14 +32,18 @@ unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn keys_16(keys: *const u16, d: usize, out: *mut f32) {
-    // SAFETY: the caller vouches for 16 rows of 16 numbers at stride `d`.
-    let z: [__m512i; 8] = std::array::from_fn(|i| unsafe {
-        let at = |token: usize, k: usize| _mm_loadu_si128(keys.add(token * d + k).cast());
-        let z = _mm512_castsi128_si512(at(i, 0));
-        let z = _mm512_inserti32x4::<1>(z, at(i + 8, 0));
-        let z = _mm512_inserti32x4::<2>(z, at(i, 8));
-        _mm512_inserti32x4::<3>(z, at(i + 8, 8))
-    });
+    // A loop and not `from_fn`: a closure with these features is not inlined through a function without them.
+    let mut z = [_mm512_setzero_si512(); 8];
+    for (i, z) in z.iter_mut().enumerate() {
+        // SAFETY: the caller vouches for 16 rows of 16 numbers at stride `d`.
+        unsafe {
+            let (low, high) = (keys.add(i * d), keys.add((i + 8) * d));
+            *z = _mm512_castsi128_si512(_mm_loadu_si128(low.cast()));
+            *z = _mm512_inserti32x4::<1>(*z, _mm_loadu_si128(high.cast()));
+            *z = _mm512_inserti32x4::<2>(*z, _mm_loadu_si128(low.add(8).cast()));
+            *z = _mm512_inserti32x4::<3>(*z, _mm_loadu_si128(high.add(8).cast()));
+        }
+    }
     let a: [__m512i; 8] = [
         _mm512_unpacklo_epi16(z[0], z[1]),
         _mm512_unpackhi_epi16(z[0], z[1]),

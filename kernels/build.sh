@@ -13,6 +13,7 @@ nvrtc=$(find -L "$folder" -name 'libnvrtc.so.12' 2>/dev/null | head -n 1 || true
 nvcc=$(find -L "$folder" -path '*bin/nvcc' 2>/dev/null | head -n 1 || true)
 nvcc=${nvcc:-$(command -v nvcc || true)}
 hash=$(cat attend.cu attend_hopper.cu dense.cu measure.cu plan.cuh state.cuh tensor.cuh | sha256sum | cut -d ' ' -f 1)
+own_hash() { cat "$1" bounded.cuh state.cuh tensor.cuh | sha256sum | cut -d ' ' -f 1; }
 
 # compile SOURCE TARGET OUTPUT DEFINES…
 compile() {
@@ -27,6 +28,8 @@ compile() {
   { echo "// sources sha256 $hash"; sed -e '/^\/\/ Cuda compilation tools/d;/^\/\/ Compiler Build ID/d;/^[[:space:]]*\/\//d;/^$/d' "ptx/$output.ptx"; } > ptx/next && mv ptx/next "ptx/$output.ptx"
 }
 
+compile dense.cu 80 dense
+compile measure.cu 80 measure
 for type in F16 Bf16; do
   name=$(echo "$type" | tr FB fb)
   for size in 64 80 96 128; do
@@ -36,6 +39,9 @@ for type in F16 Bf16; do
     compile attend_hopper.cu 90a "attend_hopper_${name}_$size" -DKERNEL_TYPE="$type" -DKERNEL_SIZE="$size"
   done
 done
-compile dense.cu 80 dense
-compile measure.cu 80 measure
+for source in product step; do  # not of the attention kernels' sources: a hash of their own
+  hash=$(own_hash "$source.cu")
+  compile "$source.cu" 80 "${source}_f16" -DKERNEL_TYPE=F16
+  compile "$source.cu" 80 "${source}_bf16" -DKERNEL_TYPE=Bf16
+done
 ls -l ptx

@@ -93,6 +93,10 @@ pub trait Device: Send {
     fn page_bytes(&self) -> usize;
     /// Pages of the arena.
     fn pages(&self) -> usize;
+    /// Rows of a step at which prompts are read about as fast as they can be; more make others wait.
+    fn step_rows(&self) -> usize {
+        256
+    }
     fn begin(&mut self, step: &Step<'_>) -> Result<()>;
     fn attn_in(&mut self, layer: usize) -> Result<()>;
     fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()>;
@@ -100,5 +104,10 @@ pub trait Device: Send {
     fn mlp(&mut self, layer: usize) -> Result<()>;
     /// Logits of each wanted row, appended to `out` in order.
     fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()>;
+    /// Waits until everything asked for so far is done; `times` is complete then. `head` does so too.
+    fn finish(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// What is known so far: a device may lag some steps behind.
     fn times(&self) -> Times;
 }

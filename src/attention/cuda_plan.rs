@@ -23,6 +23,8 @@ mod cost;
 mod cut;
 mod flat;
 
+use super::Method;
+use crate::device::attend::AttendWork;
 use crate::device::cuda::work::{CudaPlan, ITEM_ROWS, Machine};
 use cut::Draft;
 use flat::Flat;
@@ -66,10 +68,34 @@ pub enum Cutting {
     Vanilla,
 }
 
+impl Cutting {
+    /// How a live method cuts; the comparison methods cut as `auto`.
+    pub fn of(method: Method) -> Self {
+        match method {
+            Method::Flatten => Self::Flatten,
+            Method::Node => Self::Node,
+            Method::NodeChunk => Self::NodeChunk,
+            Method::Radix => Self::Radix,
+            Method::Auto | Method::FlashDecoding | Method::Medusa | Method::SpecInfer | Method::Vanilla => Self::Auto,
+        }
+    }
+}
+
 /// Plans one step. At most [`MAX_ROWS`] rows.
 pub fn plan(tree: Tree<'_>, rows: &[Row], machine: &Machine, cutting: Cutting) -> CudaPlan {
     assert!(rows.len() <= MAX_ROWS, "a step has at most {MAX_ROWS} rows");
-    let flat = Flat::new(tree, rows);
+    cut(Flat::new(tree, rows), machine, cutting)
+}
+
+/// Plans a step of the engine from the work that its planner made of the token tree. At most [`MAX_ROWS`] rows.
+pub fn step(work: &AttendWork, machine: &Machine, cutting: Cutting) -> CudaPlan {
+    assert!(work.rows() <= MAX_ROWS, "a step has at most {MAX_ROWS} rows");
+    let mut slots = Vec::new();
+    let runs = flat::runs(work, &mut slots);
+    cut(Flat::of(&slots, runs, work.order.clone()), machine, cutting)
+}
+
+fn cut(flat: Flat<'_>, machine: &Machine, cutting: Cutting) -> CudaPlan {
     let draft = match cutting {
         Cutting::Auto => auto(&flat, machine),
         Cutting::Flatten => Draft::flatten(&flat, machine),

@@ -2,7 +2,7 @@
 
 use crate::base::Result;
 use crate::engine::measure::{self, Measured, Spec, Split};
-use crate::lm::engine::{EngineOptions, limits, load};
+use crate::lm::engine::{EngineOptions, Loaded, load};
 use crate::model::Model;
 use serde::Serialize;
 use std::fmt;
@@ -40,11 +40,10 @@ pub struct DecodeReport {
 
 /// Loads a model with room for the spec and measures.
 pub fn decode(model: Model, options: &EngineOptions, spec: &Spec) -> Result<DecodeReport> {
-    let limits = limits(&model.weights.shape, options)?;
     let name = model.info.name.clone();
-    let mut llama = load(model.weights, options)?;
+    let Loaded { mut llama, limits, device } = load(model.weights, options)?;
     let measured = measure::decode(&mut llama, &limits, spec)?;
-    Ok(report(name, llama.device().describe(), options.method.to_string(), spec, &measured))
+    Ok(report(name, device, options.method.to_string(), spec, &measured))
 }
 
 fn report(model: String, device: String, method: String, spec: &Spec, measured: &Measured) -> DecodeReport {

@@ -2,11 +2,13 @@
 
 use super::args::{Common, DoctorArgs};
 use super::{out, solve};
+use crate::attention::cuda_plan::{self, Cutting};
 use crate::attention::{self, Method};
-use crate::base::Result;
 use crate::base::size::{Human, free_ram};
+use crate::base::{Error, Result};
 use crate::device::cpu::{default_threads, simd::Simd};
-use crate::device::cuda::driver;
+use crate::device::cuda::driver::{self, Gpu};
+use crate::device::cuda::{self, step::Planning};
 use crate::device::selftest;
 use crate::model::list::{self, State};
 use crate::model::store;
@@ -26,8 +28,17 @@ type Line = (String, String, f64, bool);
 /// group, so that the check itself can be checked.
 fn self_test(common: &Common) -> Result<u8> {
     let fault = std::env::var_os("TOTARA_SELFTEST_FAULT").is_some();
-    let mut lines: Vec<Line> =
-        selftest::products(fault)?.into_iter().map(|r| (r.kernel, r.shape, r.max_error, r.ok)).collect();
+    let mut rows = selftest::products(fault)?;
+    match cards(common) {
+        Ok(ordinal) => {
+            rows.extend(cuda::selftest::products(&Gpu::open(ordinal)?, fault)?);
+            let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
+            rows.extend(cuda::selftest::steps(ordinal, planning, fault)?);
+        }
+        Err(e) if common.quiet => drop(e),
+        Err(e) => out::tell(&format!("the CUDA kernels are skipped: {e}")),
+    }
+    let mut lines: Vec<Line> = rows.into_iter().map(|r| (r.kernel, r.shape, r.max_error, r.ok)).collect();
     let checks = attention::selftest::run(fault.then_some(Method::Flatten))?;
     lines.extend(
         checks.into_iter().map(|c| (format!("{} attention {}", c.kernels, c.method), c.shape, c.max_error, c.ok)),
@@ -43,12 +54,35 @@ fn self_test(common: &Common) -> Result<u8> {
         }
     }
     if !common.quiet {
-        if let Err(e) = driver::version() {
-            out::tell(&format!("the CUDA kernels are skipped: {e}"));
-        }
         out::tell(&format!("{} kernels and shapes, {wrong} wrong", lines.len()));
     }
     Ok(u8::from(wrong > 0))
+}
+
+/// The card whose kernels are checked: that of `--device cuda:N`, or the first.
+fn cards(common: &Common) -> Result<usize> {
+    let ordinal = common.device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).unwrap_or(0);
+    match driver::count()? {
+        count if ordinal < count => Ok(ordinal),
+        count => Err(Error::fault(format!("the driver shows {count} cards, not cuda:{ordinal}"))),
+    }
+}
+
+/// The first card, as a line.
+fn card(common: &Common) -> Result<String> {
+    let version = driver::version()?;
+    let gpu = Gpu::open(cards(common)?)?;
+    let (free, total) = gpu.memory()?;
+    Ok(format!(
+        "cuda:{} {}, {} multiprocessors, {} of {} free, driver for CUDA {}.{}",
+        gpu.ordinal,
+        gpu.name,
+        gpu.multiprocessors,
+        Human(free as u64),
+        Human(total as u64),
+        version / 1000,
+        version % 1000 / 10
+    ))
 }
 
 /// One line a subject.
@@ -56,6 +90,7 @@ fn look(common: &Common) -> Result<u8> {
     let mut rows: Vec<(&str, String)> = Vec::new();
     let sets: Vec<String> = Simd::available().iter().map(|s| s.to_string()).collect();
     rows.push(("cpu", format!("{} threads, {} (best: {})", default_threads(), sets.join(", "), Simd::best())));
+    rows.push(("gpu", card(common).unwrap_or_else(|e| e.message().to_string())));
     rows.push((
         "memory",
         match free_ram() {

@@ -52,7 +52,7 @@ fn heads(text: &str, head_size: usize) -> Result<Heads> {
     if kv_heads == 0 || heads == 0 || heads % kv_heads != 0 {
         return Err(refuse());
     }
-    if head_size == 0 || head_size % 8 != 0 || head_size > 1024 {
+    if head_size == 0 || !head_size.is_multiple_of(8) || head_size > 1024 {
         return Err(Error::input(format!("head size {head_size} is not a multiple of 8 up to 1024")));
     }
     Ok(Heads { heads, kv_heads, head_size })

@@ -192,7 +192,7 @@ impl CpuDevice {
     }
 }
 
-fn check_shape(shape: &Shape, layers: usize) -> Result<()> {
+pub(super) fn check_shape(shape: &Shape, layers: usize) -> Result<()> {
     let refuse = |what: String| Err(Error::input(format!("this model cannot be run: {what}")));
     let Shape { heads, kv_heads, head_size, .. } = *shape;
     if layers != shape.layers {
@@ -213,7 +213,7 @@ fn check_shape(shape: &Shape, layers: usize) -> Result<()> {
     Ok(())
 }
 
-fn check_norm(name: &str, weight: Vec<f32>, hidden: usize) -> Result<Vec<f32>> {
+pub(super) fn check_norm(name: &str, weight: Vec<f32>, hidden: usize) -> Result<Vec<f32>> {
     if weight.len() == hidden {
         return Ok(weight);
     }
@@ -364,7 +364,7 @@ impl Device for CpuDevice {
 }
 
 /// Refuses what would read or write outside its place: those are faults of the caller, not of a user.
-fn check_step(step: &Step<'_>, shape: &Shape, pages: usize, sorted: &mut Vec<u64>) -> Result<()> {
+pub(super) fn check_step(step: &Step<'_>, shape: &Shape, pages: usize, sorted: &mut Vec<u64>) -> Result<()> {
     let Step { tokens, positions, slots, work } = *step;
     let n = tokens.len();
     let fault = |what: String| Err(Error::fault(format!("a step that cannot be run: {what}")));

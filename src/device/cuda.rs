@@ -1,4 +1,4 @@
-//! CUDA: the driver found at run time, the embedded kernels, and tree attention on the card.
+//! CUDA: the driver found at run time, the embedded kernels, tree attention and whole steps on the card.
 //!
 //! | file | what |
 //! |---|---|
@@ -6,12 +6,22 @@
 //! | `ptx.rs` | the kernels of `kernels/`, compiled ahead |
 //! | `work.rs` | what a plan for the attention kernels looks like |
 //! | `attend.rs` | one step's attention: kernel, loaded plan, launch |
+//! | `step.rs` | a whole Llama step: [`step::CudaDevice`] |
+//! | `product.rs`, `blas.rs` | products by our tensor-core kernels, or by cuBLAS |
+//! | `matrix.rs`, `staging.rs` | weights on the card; what a step tells it, in one copy |
+//! | `selftest.rs` | the step's kernels against plain arithmetic |
 //! | `measure.rs` | kernels for benchmarks and tests: numbers, a float64 reference, a cold read, unfused attention |
 //!
 //! All memory of a plan belongs to one stream, so nothing here synchronises but downloads and [`driver::Gpu::wait`].
 
 pub mod attend;
+mod blas;
 pub mod driver;
+mod matrix;
 pub mod measure;
+mod product;
 mod ptx;
+pub mod selftest;
+mod staging;
+pub mod step;
 pub mod work;

@@ -7,7 +7,7 @@ use super::sample::Sampler;
 use crate::attention::Planner;
 use crate::base::rng::stream;
 use crate::base::{Error, Result};
-use crate::device::{HeadRow, Step};
+use crate::device::{HeadRow, Step, Times};
 use crate::kv::PAGE_TOKENS;
 use crate::kv::tree::{BranchId, TokenTree};
 use crate::model::llama::Llama;
@@ -154,7 +154,19 @@ impl Run<'_> {
             self.forward()?;
             self.split.total += began.elapsed().as_secs_f64();
         }
+        // Steps without logits may still be under way.
+        let began = Instant::now();
+        let before = self.llama.device().times();
+        self.llama.finish()?;
+        self.took_since(before);
+        self.split.total += began.elapsed().as_secs_f64();
         Ok(())
+    }
+
+    fn took_since(&mut self, before: Times) {
+        let after = self.llama.device().times();
+        self.split.attention += after.attention - before.attention;
+        self.split.products += after.products - before.products;
     }
 
     fn forward(&mut self) -> Result<()> {
@@ -167,10 +179,8 @@ impl Run<'_> {
         let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
         self.logits.clear();
         self.llama.forward(&Step { tokens, positions, slots, work }, &heads, &mut self.logits)?;
-        let after = self.llama.device().times();
         self.split.plan += planned.as_secs_f64();
-        self.split.attention += after.attention - before.attention;
-        self.split.products += after.products - before.products;
+        self.took_since(before);
         Ok(())
     }
 }

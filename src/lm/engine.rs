@@ -2,14 +2,12 @@
 
 use super::{Counters, Format, Generate, Info, Lm, Mode, Part, Prompt, Score, Scores, Update};
 use crate::attention::Method;
-use crate::base::size::{Human, Size, free_ram};
+use crate::base::size::{Human, Size};
 use crate::base::{Error, Result};
 use crate::device::Shape;
 use crate::device::cpu::arena::KvNumber;
-use crate::device::cpu::simd::Simd;
-use crate::device::cpu::{Activations, CpuDevice, CpuOptions, default_threads};
-use crate::device::weight::Weights;
-use crate::device::{Device, weight};
+use crate::device::cpu::{Activations, default_threads};
+use crate::device::weight::{self, Weights};
 use crate::engine::request::{self, Listed};
 use crate::engine::vocab::Vocab;
 use crate::engine::{Engine, Limits};
@@ -21,6 +19,10 @@ use crate::model::template::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
+
+mod place;
+
+use place::Place;
 
 /// K/V tokens that the default budget holds at most.
 const DEFAULT_TOKENS: usize = 65_536;
@@ -34,7 +36,7 @@ const SPARE_BYTES: u64 = 96 << 20;
 /// How the engine is to run; the flags of the command line.
 #[derive(Debug, Clone)]
 pub struct EngineOptions {
-    /// `auto` or `cpu`.
+    /// `auto`, `cpu`, `cuda` or `cuda:N`.
     pub device: String,
     /// `None`: as many as there are cores.
     pub threads: Option<usize>,
@@ -79,16 +81,15 @@ impl EngineLm {
     /// Checks memory, takes weights and K/V pages, and starts the engine. Refused before loading: too little memory (with
     /// the numbers and the flag), an unknown device, a context longer than the model's.
     pub fn start(model: Model, options: &EngineOptions) -> Result<Arc<Self>> {
-        let limits = limits(&model.weights.shape, options)?;
-        let vocab = Arc::new(Vocab::of(&model.tokenizer, limits.vocab));
-        let (context, checksum) = (limits.context, model.checksum()?);
-        let llama = load(model.weights, options)?;
+        let vocab = Arc::new(Vocab::of(&model.tokenizer, model.weights.shape.vocab));
+        let checksum = model.checksum()?;
+        let Loaded { llama, limits, device } = load(model.weights, options)?;
         let info = Info {
             name: model.info.name.clone(),
             checksum,
-            context: Some(context),
+            context: Some(limits.context),
             chat_template: model.template.is_some(),
-            device: llama.device().describe(),
+            device,
         };
         let engine = Engine::start(llama, Arc::clone(&vocab), limits)?;
         Ok(Arc::new(Self { info, engine, tokenizer: model.tokenizer, template: model.template, vocab }))
@@ -182,7 +183,7 @@ impl Lm for EngineLm {
 }
 
 /// What the engine may take on, for a model of this shape.
-pub fn limits(shape: &Shape, options: &EngineOptions) -> Result<Limits> {
+fn limits(shape: &Shape, options: &EngineOptions) -> Result<Limits> {
     let threads = options.threads.unwrap_or_else(default_threads);
     let mut limits = Limits::new(shape, options.method, threads);
     if let Some(context) = options.context {
@@ -194,29 +195,32 @@ pub fn limits(shape: &Shape, options: &EngineOptions) -> Result<Limits> {
         }
         limits.context = context;
     }
-    limits.step_rows = options.step_rows.unwrap_or(limits.step_rows).max(1);
-    limits.mixed_rows = options.mixed_rows.unwrap_or(limits.mixed_rows).max(1);
     Ok(limits)
 }
 
-/// Puts the weights on the device, with as many K/V pages as the budget holds.
-pub fn load(weights: Weights, options: &EngineOptions) -> Result<Llama> {
-    if !matches!(options.device.as_str(), "auto" | "cpu") {
-        return Err(Error::input(format!("device `{}` is unknown; there are auto and cpu", options.device)));
-    }
-    let pages = pages(&weights, options, free_ram())?;
-    let layers = weights.shape.layers;
-    let device: Box<dyn Device> = Box::new(CpuDevice::new(
-        weights,
-        CpuOptions {
-            threads: options.threads.unwrap_or_else(default_threads).max(1),
-            activations: options.activations,
-            pages,
-            kv: options.kv,
-            simd: Simd::best(),
-        },
-    )?);
-    Ok(Llama::new(device, layers))
+/// Opens the device, puts the weights on it with as many K/V pages as the budget holds, and fits the limits to it.
+pub fn load(weights: Weights, options: &EngineOptions) -> Result<Loaded> {
+    let mut limits = limits(&weights.shape, options)?;
+    let place = Place::choose(&options.device, &weights.shape)?;
+    let note = match &place {
+        Place::Cpu { note } => note.clone(),
+        Place::Cuda(_) => None,
+    };
+    let llama = place.load(weights, options)?;
+    let rows = llama.device().step_rows();
+    limits.step_rows = options.step_rows.unwrap_or(rows).max(1);
+    limits.mixed_rows = options.mixed_rows.unwrap_or(rows / 4).max(1);
+    let device = llama.device().describe();
+    let device = note.map_or_else(|| device.clone(), |note| format!("{device} ({note})"));
+    Ok(Loaded { llama, limits, device })
+}
+
+/// A model on its device.
+pub struct Loaded {
+    pub llama: Llama,
+    pub limits: Limits,
+    /// The device, with why a card that is here is not used.
+    pub device: String,
 }
 
 /// K/V pages within the budget, given the free memory. Refuses what does not fit, with the numbers.

@@ -19,6 +19,11 @@ impl Llama {
         &*self.device
     }
 
+    /// Waits for all steps given so far.
+    pub fn finish(&mut self) -> Result<()> {
+        self.device.finish()
+    }
+
     /// Runs one packed step: writes K and V of every row at its slot, and appends the logits of each wanted row to `out`.
     /// A step without rows does nothing.
     pub fn forward(&mut self, step: &Step<'_>, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()> {

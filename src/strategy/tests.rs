@@ -523,11 +523,6 @@ fn validate(root: &Json, schema: &Json, value: &Json, at: &str) -> Vec<String> {
                 rule.as_array().unwrap().iter().filter(fits).count() == 1
             }
             "anyOf" => rule.as_array().unwrap().iter().any(|option| validate(root, option, value, at).is_empty()),
-            "oneOf" => {
-                let fits = |option: &&serde_json::Value| validate(root, option, value, at).is_empty();
-                rule.as_array().unwrap().iter().filter(fits).count() == 1
-            }
-            "not" => !validate(root, rule, value, at).is_empty(),
             "required" => rule.as_array().unwrap().iter().all(|name| value.get(name.as_str().unwrap()).is_some()),
             "items" => {
                 for item in value.as_array().into_iter().flatten() {

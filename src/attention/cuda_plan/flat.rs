@@ -1,7 +1,9 @@
 //! The tree flattened depth-first: rows in order, and for every run of tokens the range of rows that see it.
 
 use super::{Row, Tree};
+use crate::device::attend::{AttendWork, Piece};
 use crate::device::cuda::work::{GROUP, TILE, Tile};
+use crate::kv::PAGE_TOKENS;
 use std::ops::Range;
 
 /// Tokens of one node that the same rows see.
@@ -94,6 +96,11 @@ impl<'a> Flat<'a> {
         Self { slots: tree.slots, paged: tree.paged, runs, order }
     }
 
+    /// Runs in depth-first order over slots of pages.
+    pub fn of(slots: &'a [u32], runs: Vec<Run>, order: Vec<u32>) -> Self {
+        Self { slots, paged: true, runs, order }
+    }
+
     pub fn rows(&self) -> u32 {
         self.order.len() as u32
     }
@@ -160,6 +167,58 @@ impl<'a> Flat<'a> {
         }
         fill.flush();
     }
+}
+
+/// The runs of a step's work in depth-first order; their tokens' slots go to `slots`. Linear but for a sort.
+///
+/// A piece is cut by blocks of positions, which mean nothing here: pieces that go on with one another become one run.
+pub fn runs(work: &AttendWork, slots: &mut Vec<u32>) -> Vec<Run> {
+    const PAGE: u32 = PAGE_TOKENS as u32;
+    let mut pieces: Vec<&Piece> = work.pieces.iter().collect();
+    // A parent's rows begin where its first child's do, at lower positions.
+    pieces.sort_by_key(|p| (p.rows.start, p.start));
+    let mut runs: Vec<Run> = Vec::with_capacity(pieces.len());
+    let (mut node, mut last): (u32, Option<&Piece>) = (0, None);
+    for piece in pieces {
+        let follows = last.is_some_and(|l| {
+            l.start + l.len == piece.start
+                && l.rows.end == piece.rows.end
+                && l.first_page + (piece.start / PAGE - l.start / PAGE) == piece.first_page
+        });
+        if !follows {
+            node += 1;
+        }
+        last = Some(piece);
+        let first = slots.len() as u32;
+        slots.extend((piece.start..piece.start + piece.len).map(|position| {
+            let page = work.pages[(piece.first_page + position / PAGE - piece.start / PAGE) as usize];
+            page * PAGE + position % PAGE
+        }));
+        let mut push = |from: u32, to: u32, row: u32| {
+            if from >= to || row >= piece.rows.end {
+                return;
+            }
+            match runs.last_mut() {
+                Some(run)
+                    if follows
+                        && (run.row, run.row_end, run.first + run.len) == (row, piece.rows.end, first + from) =>
+                {
+                    run.len += to - from;
+                }
+                _ => runs.push(Run { first: first + from, len: to - from, row, row_end: piece.rows.end, node }),
+            }
+        };
+        // Rows that end inside come first; each sees the tokens up to its own, all rows below see the rest too.
+        let (mut at, mut row) = (0, piece.rows.start);
+        while row < piece.rows.end && work.positions[row as usize] < piece.start + piece.len - 1 {
+            let to = work.positions[row as usize] + 1 - piece.start;
+            push(at, to, row);
+            at = at.max(to);
+            row += 1;
+        }
+        push(at, piece.len, row);
+    }
+    runs
 }
 
 const EMPTY: Tile =

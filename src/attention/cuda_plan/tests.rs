@@ -1,8 +1,10 @@
 //! Every plan covers each visible (row, token) pair exactly once and no other, whatever the method, on random trees.
 
+use super::super::{Planner, QueryRow};
 use super::*;
 use crate::base::rng;
 use crate::device::cuda::work::{GROUP, Kernel, TILE};
+use crate::kv::tree::{BranchId, TokenTree};
 use rand::Rng;
 use std::collections::HashMap;
 
@@ -62,60 +64,64 @@ impl Case {
 
     fn check(&self, machine: &Machine, cutting: Cutting) {
         let plan = plan(self.tree(), &self.rows, machine, cutting);
-        let expected = self.visible();
-        let mut covered = HashMap::new();
-        let mut shares = vec![0; self.rows.len()];
-        let mut written = vec![0; plan.moves.partials as usize];
-        for item in &plan.items {
-            assert!(item.rows > 0 && item.tiles > 0 && item.rows * machine.group <= ITEM_ROWS, "{cutting:?} {item:?}");
-            assert!(item.rows * machine.group <= [16, 32, 64, 128][item.kind as usize]);
-            for r in item.row..item.row + item.rows {
-                shares[r as usize] += 1;
-                if item.partial != u32::MAX {
-                    written[(item.partial + r - item.row) as usize] += 1;
-                }
-            }
-            for tile in &plan.tiles[item.tile as usize..(item.tile + item.tiles) as usize] {
-                for key in 0..TILE {
-                    let slot = tile.group[key / GROUP] + (key % GROUP) as u32;
-                    let (first, end) = (tile.rows[key] & 0xffff, tile.rows[key] >> 16);
-                    assert!(first >= end || (u32::from(tile.some[0]) <= first && u32::from(tile.some[1]) >= end));
-                    for r in item.row..item.row + item.rows {
-                        let seen = (first..end).contains(&r);
-                        let all = (u32::from(tile.all[0])..u32::from(tile.all[1])).contains(&r);
-                        assert!(seen || !all, "{cutting:?}: a tile says that row {r} sees all of it");
-                        if seen {
-                            *covered.entry((plan.batch_row[r as usize], slot)).or_insert(0) += 1;
-                        }
-                    }
-                }
-                let whole = (0..4).all(|g| tile.group[g] == tile.group[0] + (g * GROUP) as u32);
-                assert!(tile.whole == 0 || whole);
-            }
-        }
-        assert!(covered == expected, "{cutting:?} covers other pairs than the rows see");
-        assert!(written.iter().all(|&w| w == 1), "{cutting:?}: each partial is written once");
-        // A row in one finished item, or in a list of partials, never both.
-        let mut merged = vec![0; self.rows.len()];
-        for (i, &r) in plan.merge_row.iter().enumerate() {
-            merged[r as usize] = plan.merge_first[i + 1] - plan.merge_first[i];
-        }
-        for r in 0..self.rows.len() {
-            assert!(shares[r] > 0, "{cutting:?}: row {r} has an item");
-            assert!(merged[r] == 0 && shares[r] == 1 || merged[r] == shares[r], "{cutting:?}: row {r}");
-        }
-        let items: u32 = plan.cta_items.windows(2).map(|w| w[1] - w[0]).sum();
-        assert_eq!(items as usize, plan.items.len());
-        assert!(plan.ctas() as u32 <= machine.ctas());
-        assert_eq!(plan.moves.paths, expected.len() as u64);
-        let unique: std::collections::HashSet<u32> = expected.keys().map(|k| k.1).collect();
-        assert_eq!(plan.moves.unique, unique.len() as u64);
+        check(&plan, &self.visible(), self.rows.len(), machine, cutting);
         match cutting {
             Cutting::Radix => assert_eq!(plan.moves.tokens, plan.moves.paths, "radix reads every path"),
             Cutting::SpecInfer => assert_eq!(plan.moves.tokens, plan.moves.unique * self.rows.len() as u64),
             _ => assert!(plan.moves.tokens >= plan.moves.unique),
         }
     }
+}
+
+/// A plan covers exactly the expected (batch row, slot) pairs, and every partial has its place.
+fn check(plan: &CudaPlan, expected: &HashMap<(u32, u32), u32>, rows: usize, machine: &Machine, cutting: Cutting) {
+    let mut covered = HashMap::new();
+    let mut shares = vec![0; rows];
+    let mut written = vec![0; plan.moves.partials as usize];
+    for item in &plan.items {
+        assert!(item.rows > 0 && item.tiles > 0 && item.rows * machine.group <= ITEM_ROWS, "{cutting:?} {item:?}");
+        assert!(item.rows * machine.group <= [16, 32, 64, 128][item.kind as usize]);
+        for r in item.row..item.row + item.rows {
+            shares[r as usize] += 1;
+            if item.partial != u32::MAX {
+                written[(item.partial + r - item.row) as usize] += 1;
+            }
+        }
+        for tile in &plan.tiles[item.tile as usize..(item.tile + item.tiles) as usize] {
+            for key in 0..TILE {
+                let slot = tile.group[key / GROUP] + (key % GROUP) as u32;
+                let (first, end) = (tile.rows[key] & 0xffff, tile.rows[key] >> 16);
+                assert!(first >= end || (u32::from(tile.some[0]) <= first && u32::from(tile.some[1]) >= end));
+                for r in item.row..item.row + item.rows {
+                    let seen = (first..end).contains(&r);
+                    let all = (u32::from(tile.all[0])..u32::from(tile.all[1])).contains(&r);
+                    assert!(seen || !all, "{cutting:?}: a tile says that row {r} sees all of it");
+                    if seen {
+                        *covered.entry((plan.batch_row[r as usize], slot)).or_insert(0) += 1;
+                    }
+                }
+            }
+            let whole = (0..4).all(|g| tile.group[g] == tile.group[0] + (g * GROUP) as u32);
+            assert!(tile.whole == 0 || whole);
+        }
+    }
+    assert!(covered == *expected, "{cutting:?} covers other pairs than the rows see");
+    assert!(written.iter().all(|&w| w == 1), "{cutting:?}: each partial is written once");
+    // A row in one finished item, or in a list of partials, never both.
+    let mut merged = vec![0; rows];
+    for (i, &r) in plan.merge_row.iter().enumerate() {
+        merged[r as usize] = plan.merge_first[i + 1] - plan.merge_first[i];
+    }
+    for r in 0..rows {
+        assert!(shares[r] > 0, "{cutting:?}: row {r} has an item");
+        assert!(merged[r] == 0 && shares[r] == 1 || merged[r] == shares[r], "{cutting:?}: row {r}");
+    }
+    let items: u32 = plan.cta_items.windows(2).map(|w| w[1] - w[0]).sum();
+    assert_eq!(items as usize, plan.items.len());
+    assert!(plan.ctas() as u32 <= machine.ctas());
+    assert_eq!(plan.moves.paths, expected.len() as u64);
+    let unique: std::collections::HashSet<u32> = expected.keys().map(|k| k.1).collect();
+    assert_eq!(plan.moves.unique, unique.len() as u64);
 }
 
 fn machines() -> Vec<Machine> {
@@ -197,4 +203,50 @@ fn a_star_s_prompt_is_read_once_where_its_rows_fit_one_block() {
     let case = Case::new(&shape, &rows, false);
     let plan = plan(case.tree(), &case.rows, &machines()[0], Cutting::Auto);
     assert_eq!((plan.moves.tokens, plan.moves.unique, plan.moves.paths), (6000, 6000, 82_000));
+}
+
+/// The engine's own work, on trees that fork inside pages, end at several places of one segment, and grow.
+#[test]
+fn plans_of_the_engine_s_steps_cover_each_visible_pair_once() {
+    for case in 0..12u64 {
+        let mut random = rng::stream(case, "cuda step", &[]);
+        let mut tree = TokenTree::new(400);
+        let mut next = 0;
+        let mut append = |tree: &mut TokenTree, b: BranchId, n: u32| {
+            let ids: Vec<u32> = (next..next + n).collect();
+            next += n;
+            tree.append(b, &ids, &mut Vec::new()).unwrap();
+        };
+        let mut branches = vec![tree.open()];
+        append(&mut tree, branches[0], random.random_range(1..700));
+        for _ in 0..random.random_range(0..14) {
+            let from = branches[random.random_range(0..branches.len())];
+            let branch = if random.random_range(0..6) == 0 { tree.open() } else { tree.fork(from) };
+            let len = random.random_range(0..60) + u32::from(tree.is_empty(branch));
+            append(&mut tree, branch, len);
+            branches.push(branch);
+        }
+        let machines = machines();
+        let machine = &machines[case as usize % machines.len()];
+        for method in Method::LIVE {
+            let mut planner = Planner::new(method);
+            // Decoding steps, then one in which every branch brings several rows.
+            for many in [1, 1, 1, 9, 1] {
+                let mut rows = Vec::new();
+                for &branch in &branches {
+                    append(&mut tree, branch, many);
+                    let len = tree.len(branch) as u32;
+                    rows.extend((len - many..len).map(|position| QueryRow { branch, position }));
+                }
+                let mut expected = HashMap::new();
+                for (r, row) in rows.iter().enumerate() {
+                    for slot in &tree.slots(row.branch)[..=row.position as usize] {
+                        *expected.entry((r as u32, slot.page.0 * 16 + u32::from(slot.offset))).or_insert(0) += 1;
+                    }
+                }
+                let work = planner.plan(&tree, &rows);
+                check(&step(work, machine, Cutting::of(method)), &expected, rows.len(), machine, Cutting::of(method));
+            }
+        }
+    }
 }

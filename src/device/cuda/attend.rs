@@ -94,6 +94,21 @@ pub struct AttendKernel {
     _module: Module,
 }
 
+/// Where a plan's arrays lie in device memory; the barriers are zeros. All at multiples of 16 bytes.
+#[derive(Debug, Clone, Copy)]
+pub struct PlanPlaces {
+    pub part_o: CUdeviceptr,
+    pub part_lse: CUdeviceptr,
+    pub barrier: CUdeviceptr,
+    pub items: CUdeviceptr,
+    pub cta_items: CUdeviceptr,
+    pub tiles: CUdeviceptr,
+    pub batch_row: CUdeviceptr,
+    pub merge_row: CUdeviceptr,
+    pub merge_first: CUdeviceptr,
+    pub merge: CUdeviceptr,
+}
+
 /// A plan in device memory, with room for its partials. Launches on one stream only: they share that room.
 pub struct LoadedPlan {
     args: Args,
@@ -151,14 +166,11 @@ impl AttendKernel {
 
     /// Copies a plan to the card.
     pub fn load(&self, gpu: &Gpu, plan: &CudaPlan) -> Result<LoadedPlan> {
-        let shape = &self.shape;
-        let partials = plan.moves.partials as u32;
-        let part_rows = partials as usize * shape.heads as usize;
-        let identity = plan.batch_row.iter().enumerate().all(|(i, &r)| r as usize == i);
+        let (part_o, part_lse) = self.partial_bytes(plan);
         let buffers = vec![
-            gpu.alloc(part_rows * shape.head_size as usize * 4)?,
-            gpu.alloc(part_rows * 4)?,
-            gpu.zeros(shape.kv_heads as usize * 128)?,
+            gpu.alloc(part_o)?,
+            gpu.alloc(part_lse)?,
+            gpu.zeros(self.barrier_bytes())?,
             gpu.upload(&plan.items)?,
             gpu.upload(&plan.cta_items)?,
             gpu.upload(&plan.tiles)?,
@@ -168,26 +180,56 @@ impl AttendKernel {
             gpu.upload(&plan.merge)?,
         ];
         let at = |i: usize| buffers[i].pointer();
-        let args = Args {
+        let places = PlanPlaces {
             part_o: at(0),
             part_lse: at(1),
             barrier: at(2),
             items: at(3),
             cta_items: at(4),
             tiles: at(5),
-            batch_row: if identity { 0 } else { at(6) },
+            batch_row: at(6),
             merge_row: at(7),
             merge_first: at(8),
             merge: at(9),
+        };
+        Ok(LoadedPlan { _buffers: buffers, ..self.place(plan, places) })
+    }
+
+    /// A plan whose arrays the caller puts into device memory, which must stay there while the plan is launched.
+    pub fn place(&self, plan: &CudaPlan, places: PlanPlaces) -> LoadedPlan {
+        let shape = &self.shape;
+        let identity = plan.batch_row.iter().enumerate().all(|(i, &r)| r as usize == i);
+        let args = Args {
+            part_o: places.part_o,
+            part_lse: places.part_lse,
+            barrier: places.barrier,
+            items: places.items,
+            cta_items: places.cta_items,
+            tiles: places.tiles,
+            batch_row: if identity { 0 } else { places.batch_row },
+            merge_row: places.merge_row,
+            merge_first: places.merge_first,
+            merge: places.merge,
             group: shape.group(),
             kv_heads: shape.kv_heads,
             ctas: plan.ctas() as u32,
-            partials,
+            partials: plan.moves.partials as u32,
             merges: plan.merge_row.len() as u32,
             scale_log2: std::f32::consts::LOG2_E / (shape.head_size as f32).sqrt(),
             ..Args::default()
         };
-        Ok(LoadedPlan { args, rows: plan.batch_row.len() as u32, _buffers: buffers })
+        LoadedPlan { args, rows: plan.batch_row.len() as u32, _buffers: Vec::new() }
+    }
+
+    /// Bytes of a plan's partial rows and of their sums.
+    pub fn partial_bytes(&self, plan: &CudaPlan) -> (usize, usize) {
+        let rows = plan.moves.partials as usize * self.shape.heads as usize;
+        (rows * self.shape.head_size as usize * 4, rows * 4)
+    }
+
+    /// Bytes of the barriers, zero before a plan's first launch.
+    pub fn barrier_bytes(&self) -> usize {
+        self.shape.kv_heads as usize * 128
     }
 
     /// The parameters for one layer: `q` and `out` are `[rows][heads][d]`, K/V holds `slots` slots (a multiple of 16).

@@ -12,10 +12,15 @@ use std::sync::Arc;
 /// The oldest CUDA version of a driver that takes our PTX, as the driver counts: 1000 × major + 10 × minor.
 const LEAST_CUDA: i32 = 12_040;
 
+/// Whether a driver is installed, whatever its version.
+pub fn is_present() -> bool {
+    // SAFETY: only looks whether the library can be opened.
+    unsafe { sys::is_culib_present() }
+}
+
 /// The CUDA version of the driver that is here, new enough; the error says what is missing and what to do.
 pub fn version() -> Result<i32> {
-    // SAFETY: only looks whether the library can be opened.
-    if !unsafe { sys::is_culib_present() } {
+    if !is_present() {
         return Err(Error::fault("no CUDA driver is installed (libcuda.so.1 is not found): use --device cpu"));
     }
     let mut version = 0;
@@ -28,6 +33,12 @@ pub fn version() -> Result<i32> {
         )));
     }
     Ok(version)
+}
+
+/// Cards that the driver shows, once [`version`] is content.
+pub fn count() -> Result<usize> {
+    version()?;
+    CudaContext::device_count().map(|n| n.max(0) as usize).map_err(|e| fault("counting the cards", e))
 }
 
 pub fn fault(what: &str, e: DriverError) -> Error {
@@ -114,6 +125,69 @@ impl Gpu {
             self.wait()?;
         }
         Ok(buffer)
+    }
+
+    /// Copies numbers to a place in device memory and waits.
+    ///
+    /// # Safety
+    /// `to` and the bytes behind it belong to a live buffer.
+    pub unsafe fn upload_to<T: Copy>(&self, to: CUdeviceptr, numbers: &[T]) -> Result<()> {
+        if numbers.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the caller's; `numbers` stays until the wait below.
+        unsafe { result::memcpy_htod_async(to, numbers, self.stream.cu_stream()) }
+            .map_err(|e| fault("an upload", e))?;
+        self.wait()
+    }
+
+    /// Host memory that the card copies from and to without the processor's help.
+    pub fn pinned(&self, bytes: usize) -> Result<Pinned> {
+        self.bind()?;
+        let bytes = bytes.max(16);
+        // SAFETY: a plain allocation, filled before it is read; the owner frees it once.
+        unsafe {
+            let at = result::malloc_host(bytes, 0).map_err(|e| fault(&format!("pinning {bytes} bytes"), e))?;
+            std::ptr::write_bytes(at.cast::<u8>(), 0, bytes);
+            Ok(Pinned { at: at.cast(), bytes, context: self.context.clone() })
+        }
+    }
+
+    /// Sends the first bytes of pinned memory into a buffer; returns at once. The pinned memory must stay as it is until
+    /// the stream has passed here.
+    pub fn send(&self, to: &Buffer, from: &Pinned, bytes: usize) -> Result<()> {
+        assert!(bytes <= to.bytes && bytes <= from.bytes, "a copy inside both memories");
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: checked above.
+        unsafe { result::memcpy_htod_async(to.pointer, &from.as_slice()[..bytes], self.stream.cu_stream()) }
+            .map_err(|e| fault("an upload", e))
+    }
+
+    /// Fetches the first bytes of a buffer into pinned memory, and waits.
+    pub fn fetch(&self, to: &mut Pinned, from: &Buffer, bytes: usize) -> Result<()> {
+        assert!(bytes <= to.bytes && bytes <= from.bytes, "a copy inside both memories");
+        let stream = self.stream.cu_stream();
+        // SAFETY: checked above.
+        unsafe { result::memcpy_dtoh_async(&mut to.as_mut_slice()[..bytes], from.pointer, stream) }
+            .map_err(|e| fault("a download", e))?;
+        self.wait()
+    }
+
+    /// A mark that can be set again and again.
+    pub fn new_mark(&self) -> Result<CudaEvent> {
+        self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).map_err(|e| fault("an event", e))
+    }
+
+    /// Sets a mark at the stream's present end.
+    pub fn set_mark(&self, mark: &CudaEvent) -> Result<()> {
+        mark.record(&self.stream).map_err(|e| fault("an event", e))
+    }
+
+    /// The stream, for libraries.
+    pub(super) fn raw_stream(&self) -> sys::CUstream {
+        self.stream.cu_stream()
     }
 
     /// Waits for the stream and copies the buffer's first numbers.
@@ -220,6 +294,40 @@ impl Drop for Buffer {
     }
 }
 
+/// Page-locked host memory, freed on drop.
+pub struct Pinned {
+    at: *mut u8,
+    bytes: usize,
+    context: Arc<CudaContext>,
+}
+
+// SAFETY: plain memory with one owner.
+unsafe impl Send for Pinned {}
+
+impl Pinned {
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn as_slice(&self) -> &[u8] {
+        // SAFETY: allocated and filled by `pinned`.
+        unsafe { std::slice::from_raw_parts(self.at, self.bytes) }
+    }
+
+    pub fn as_mut_slice(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(self.at, self.bytes) }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        // SAFETY: allocated by `pinned`, freed once.
+        let _ = unsafe { result::free_host(self.at.cast()) };
+    }
+}
+
 /// Loaded kernels.
 pub struct Module {
     module: CUmodule,
@@ -286,8 +394,7 @@ mod tests {
 
     #[test]
     fn without_a_driver_opening_is_an_error_and_no_panic() {
-        // SAFETY: only looks whether the library can be opened.
-        if unsafe { sys::is_culib_present() } {
+        if is_present() {
             println!("skipped without_a_driver_opening_is_an_error_and_no_panic: a CUDA driver is here");
             return;
         }

@@ -12,6 +12,21 @@ macro_rules! ptx {
 pub const DENSE: &str = ptx!("dense");
 pub const MEASURE: &str = ptx!("measure");
 
+/// Products, and what stands between them, for a number type.
+pub fn product(number: Number) -> &'static str {
+    match number {
+        Number::F16 => ptx!("product_f16"),
+        Number::Bf16 => ptx!("product_bf16"),
+    }
+}
+
+pub fn step(number: Number) -> &'static str {
+    match number {
+        Number::F16 => ptx!("step_f16"),
+        Number::Bf16 => ptx!("step_bf16"),
+    }
+}
+
 /// The attention kernel for a number type and head size, if there is one.
 pub fn attend(kernel: Kernel, number: Number, head_size: u32) -> Option<&'static str> {
     Some(match (kernel, number, head_size) {
@@ -36,15 +51,27 @@ mod tests {
     use super::*;
     use sha2::{Digest, Sha256};
 
-    #[test]
-    fn ptx_was_compiled_from_the_sources_beside_it() {
+    fn hash_line(names: &[&str]) -> String {
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("kernels");
         let mut hash = Sha256::new();
-        for name in ["attend.cu", "attend_hopper.cu", "dense.cu", "measure.cu", "plan.cuh", "state.cuh", "tensor.cuh"] {
+        for name in names {
             hash.update(std::fs::read(folder.join(name)).expect("a kernel source"));
         }
         let hex: String = hash.finalize().iter().map(|b| format!("{b:02x}")).collect();
-        let line = format!("// sources sha256 {hex}\n");
+        format!("// sources sha256 {hex}\n")
+    }
+
+    #[test]
+    fn ptx_was_compiled_from_the_sources_beside_it() {
+        let line = hash_line(&[
+            "attend.cu",
+            "attend_hopper.cu",
+            "dense.cu",
+            "measure.cu",
+            "plan.cuh",
+            "state.cuh",
+            "tensor.cuh",
+        ]);
         let mut texts = vec![DENSE, MEASURE];
         for number in [Number::F16, Number::Bf16] {
             for size in [64, 80, 96, 128] {
@@ -55,6 +82,13 @@ mod tests {
         assert_eq!(texts.len(), 14);
         for text in texts {
             assert!(text.starts_with(&line), "kernels/ changed: run kernels/build.sh");
+        }
+        type Texts = fn(Number) -> &'static str;
+        for (source, text) in [("product.cu", product as Texts), ("step.cu", step)] {
+            let line = hash_line(&[source, "bounded.cuh", "state.cuh", "tensor.cuh"]);
+            for number in [Number::F16, Number::Bf16] {
+                assert!(text(number).starts_with(&line), "kernels/ changed: run kernels/build.sh");
+            }
         }
     }
 }

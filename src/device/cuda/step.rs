@@ -1,0 +1,590 @@
+//! A whole Llama step on the card: eight launches a layer, nothing waited for until logits are fetched.
+//!
+//! | operation | launches |
+//! |---|---|
+//! | `begin` | one copy of all that the step tells, then `embed` |
+//! | `attn_in` | `residual_norm` (adds what the layer before left), product q/k/v, `rotate` (writes K/V) |
+//! | `attend` | tree attention |
+//! | `attn_out` | product, whose splits the next norm adds to `x` |
+//! | `mlp` | `residual_norm`, product with gating, product, again left to the next norm |
+//! | `head` | `residual_norm` of the wanted rows, product, one copy back |
+//!
+//! `x` is float32; all else that kernels hand on is of the device's 16-bit number type. Products of many rows go to cuBLAS
+//! where it is found. Head sizes are those of the attention kernels.
+
+use super::attend::{AttendKernel, HeadShape, KvLayout, LoadedPlan, Number, PlanPlaces};
+use super::blas::Blas;
+use super::driver::{Buffer, Function, Gpu, Launch, Module, Pinned};
+use super::matrix::{Matrix, number_of};
+use super::product::Products;
+use super::ptx;
+use super::staging::Staging;
+use super::work::{CudaPlan, Machine};
+use crate::base::{Error, Result};
+use crate::device::attend::AttendWork;
+use crate::device::cpu::{check_norm, check_shape, check_step};
+use crate::device::weight::{LayerWeights, Weight, Weights};
+use crate::device::{Device, HeadRow, RopeLayout, Shape, Step, Times};
+use crate::kv::PAGE_TOKENS;
+use cudarc::driver::CudaEvent;
+use std::ffi::c_void;
+
+/// Rows of a step: enough for prompts to be bound by arithmetic.
+pub const STEP_ROWS: usize = 1024;
+/// Wanted rows of one pass over the output matrix.
+const HEAD_ROWS: usize = 128;
+/// Memory for kernels, plans, cuBLAS and what else the driver takes.
+const SPARE_BYTES: usize = 512 << 20;
+
+/// Turns a step's attention into the kernel's plan; a part of `attention`, which stands above the device.
+pub type Planning = Box<dyn Fn(&AttendWork, &Machine) -> CudaPlan + Send>;
+
+pub struct CudaOptions {
+    /// K/V pages of 16 tokens.
+    pub pages: usize,
+    pub planning: Planning,
+}
+
+struct Layer {
+    attn_norm: Buffer,
+    qkv: Matrix,
+    o: Matrix,
+    mlp_norm: Buffer,
+    gate_up: Matrix,
+    down: Matrix,
+    /// `[page][kv_head][K|V][16][d]`.
+    kv: Buffer,
+}
+
+/// Kernels of `step.cu`.
+struct Kernels {
+    embed: Function,
+    norm: Function,
+    rotate: Function,
+    gate: Function,
+    _module: Module,
+}
+
+/// What the operations of a step pass on to each other; grows, never shrinks.
+#[derive(Default)]
+struct Room {
+    /// `[n, H]`, float32.
+    x: Option<Buffer>,
+    /// Norms `[n, H]`.
+    normed: Option<Buffer>,
+    q: Option<Buffer>,
+    o: Option<Buffer>,
+    /// Gated `[n, F]`.
+    gated: Option<Buffer>,
+    /// Split products `[splits][n][rows]`, float32.
+    part: Option<Buffer>,
+    part_o: Option<Buffer>,
+    part_lse: Option<Buffer>,
+    /// `[wanted, V]`, float32.
+    logits: Option<Buffer>,
+}
+
+/// The step that is running.
+struct Running {
+    n: u32,
+    plan: LoadedPlan,
+    positions: u64,
+    slots: u64,
+    /// Splits in `part` that `x` still lacks.
+    owed: u32,
+}
+
+/// Times of one step, read when the step after the next begins, or when somebody waits anyway.
+struct Marks {
+    whole: [CudaEvent; 2],
+    /// Attention of the middle layer stands for all: more marks would hold the stream up.
+    attention: [CudaEvent; 2],
+    set: bool,
+}
+
+pub struct CudaDevice {
+    gpu: Gpu,
+    shape: Shape,
+    number: Number,
+    kernels: Kernels,
+    products: Products,
+    attention: AttendKernel,
+    planning: Planning,
+    pages: usize,
+    embed: Matrix,
+    layers: Vec<Layer>,
+    norm: Buffer,
+    /// `None`: tied to `embed`.
+    output: Option<Matrix>,
+    /// `[d / 2]`, float64.
+    frequencies: Buffer,
+    room: Room,
+    staging: Staging,
+    heads: Staging,
+    logits: Option<Pinned>,
+    running: Option<Running>,
+    marks: [Marks; 2],
+    turn: usize,
+    times: Times,
+    sorted: Vec<u64>,
+}
+
+/// The number type of a model on the card: that of most of its weights.
+pub fn number(weights: &Weights) -> Number {
+    weights.layers.first().map_or(Number::F16, |layer| number_of(layer.wq.kind))
+}
+
+fn head_shape(shape: &Shape, number: Number) -> HeadShape {
+    HeadShape { heads: shape.heads as u32, kv_heads: shape.kv_heads as u32, head_size: shape.head_size as u32, number }
+}
+
+/// Whether the card has kernels for a model's heads; the error says which it has.
+pub fn check_heads(gpu: &Gpu, shape: &Shape) -> Result<()> {
+    AttendKernel::new(gpu, head_shape(shape, Number::F16), None).map(drop)
+}
+
+/// Bytes of the weights on the card.
+pub fn weight_bytes(weights: &Weights) -> u64 {
+    let layers = weights.layers.iter().flat_map(|l| [&l.wq, &l.wk, &l.wv, &l.wo, &l.gate, &l.up, &l.down]);
+    let all = layers.chain([&weights.embed]).chain(&weights.output);
+    all.map(|w: &Weight| 2 * w.rows as u64 * w.cols as u64).sum()
+}
+
+/// Bytes of a K/V page over all layers.
+pub fn page_bytes(shape: &Shape) -> u64 {
+    (PAGE_TOKENS * shape.kv_numbers_per_token() * 2) as u64
+}
+
+/// Bytes to work in, above weights and K/V, for steps of `rows` rows.
+pub fn work_bytes(shape: &Shape, rows: usize) -> u64 {
+    let width = shape.heads * shape.head_size;
+    let row =
+        6 * shape.hidden + 4 * width + 2 * shape.feed_forward + 4 * (2 * shape.feed_forward).max(2 * shape.hidden);
+    (rows * row + HEAD_ROWS * shape.vocab * 4 + SPARE_BYTES) as u64
+}
+
+impl CudaDevice {
+    /// Takes weights and K/V pages. Errors: sizes that do not fit each other or the kernels, too little memory.
+    pub fn new(gpu: Gpu, weights: Weights, options: CudaOptions) -> Result<Self> {
+        let number = number(&weights);
+        let Weights { shape, embed, layers, norm, output } = weights;
+        check_shape(&shape, layers.len())?;
+        let attention = AttendKernel::new(&gpu, head_shape(&shape, number), None)?;
+        let products = Products::new(&gpu, number, Blas::find(&gpu))?;
+        let module = gpu.load(ptx::step(number))?;
+        let kernels = Kernels {
+            embed: module.function("embed", 0)?,
+            norm: module.function("residual_norm", shape.hidden as u32 * 4)?,
+            rotate: module.function("rotate", 0)?,
+            gate: module.function("gate", 0)?,
+            _module: module,
+        };
+        let (h, f) = (shape.hidden, shape.feed_forward);
+        let (q, kv) = (shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
+        let halves = (shape.rope.layout == RopeLayout::Halves).then_some(shape.head_size);
+        let page_numbers = 2 * PAGE_TOKENS * kv;
+        let place = |l: usize, layer: LayerWeights| -> Result<Layer> {
+            let sizes = [
+                ("query weights", &layer.wq, q, h),
+                ("key weights", &layer.wk, kv, h),
+                ("value weights", &layer.wv, kv, h),
+                ("attention output weights", &layer.wo, h, q),
+                ("gate weights", &layer.gate, f, h),
+                ("up weights", &layer.up, f, h),
+                ("down weights", &layer.down, h, f),
+            ];
+            for (name, weight, rows, cols) in sizes {
+                check_size(name, weight, rows, cols).map_err(|e| e.context(format!("layer {l}")))?;
+            }
+            Ok(Layer {
+                attn_norm: gpu.upload(&check_norm(&format!("layer {l}: attention norm"), layer.attn_norm, h)?)?,
+                qkv: Matrix::projections(&gpu, [&layer.wq, &layer.wk, &layer.wv], number, halves)?,
+                o: Matrix::plain(&gpu, &layer.wo, number)?,
+                mlp_norm: gpu.upload(&check_norm(&format!("layer {l}: feed-forward norm"), layer.mlp_norm, h)?)?,
+                gate_up: Matrix::gated(&gpu, &layer.gate, &layer.up, number)?,
+                down: Matrix::plain(&gpu, &layer.down, number)?,
+                // Zeros: what no row has written yet must be finite where a tile reads past a path's end.
+                kv: gpu.zeros(options.pages * page_numbers * 2)?,
+            })
+        };
+        let layers = layers.into_iter().enumerate().map(|(l, layer)| place(l, layer)).collect::<Result<Vec<_>>>()?;
+        check_size("token embedding", &embed, shape.vocab, h)?;
+        let output = output
+            .map(|w| {
+                check_size("output weights", &w, shape.vocab, h)?;
+                Matrix::plain(&gpu, &w, number)
+            })
+            .transpose()?;
+        let frequencies: Vec<f64> = (0..shape.head_size / 2)
+            .map(|i| {
+                let factor = shape.rope.factors.as_ref().map_or(1.0, |f| f64::from(f[i]));
+                f64::from(shape.rope.theta).powf(-2.0 * i as f64 / shape.head_size as f64) / factor
+            })
+            .collect();
+        let marks = || -> Result<Marks> {
+            Ok(Marks {
+                whole: [gpu.new_mark()?, gpu.new_mark()?],
+                attention: [gpu.new_mark()?, gpu.new_mark()?],
+                set: false,
+            })
+        };
+        Ok(Self {
+            embed: Matrix::plain(&gpu, &embed, number)?,
+            layers,
+            norm: gpu.upload(&check_norm("output norm", norm, h)?)?,
+            output,
+            frequencies: gpu.upload(&frequencies)?,
+            marks: [marks()?, marks()?],
+            kernels,
+            products,
+            attention,
+            planning: options.planning,
+            pages: options.pages,
+            number,
+            room: Room::default(),
+            staging: Staging::default(),
+            heads: Staging::default(),
+            logits: None,
+            running: None,
+            turn: 0,
+            times: Times::default(),
+            sorted: Vec::new(),
+            shape,
+            gpu,
+        })
+    }
+
+    /// Bytes of weights that a step reads: all matrices, the embedding only where it is the output matrix too.
+    pub fn step_weight_bytes(&self) -> usize {
+        let layer = |l: &Layer| l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
+        self.layers.iter().map(layer).sum::<usize>() + self.output.as_ref().unwrap_or(&self.embed).bytes()
+    }
+
+    /// Adds what `part` holds to `x`, and norms; `rows`: of these rows only.
+    fn normed(&mut self, weight: u64, rows: Option<(u64, u32)>) -> Result<()> {
+        let running = running(&mut self.running)?;
+        let blocks = rows.map_or(running.n, |(_, count)| count);
+        let mut args = NormArgs {
+            x: there(&self.room.x)?.pointer(),
+            part: self.room.part.as_ref().map_or(0, Buffer::pointer),
+            weight,
+            rows: rows.map_or(0, |(at, _)| at),
+            out: there(&self.room.normed)?.pointer(),
+            hidden: self.shape.hidden as u32,
+            n: running.n,
+            splits: running.owed,
+            eps: self.shape.norm_eps,
+        };
+        if rows.is_none() {
+            running.owed = 0;
+        }
+        let launch = Launch {
+            grid: (blocks, 1, 1),
+            threads: (self.shape.hidden as u32 / 4).next_multiple_of(32).clamp(32, 512),
+            shared_bytes: self.shape.hidden as u32 * 4,
+            together: false,
+        };
+        // SAFETY: the kernel takes one `Norm`; its buffers have n rows.
+        unsafe { self.gpu.launch(self.kernels.norm, launch, &mut [(&raw mut args).cast()]) }
+    }
+
+    /// Waits for a step's marks and adds its times.
+    fn collect(&mut self, turn: usize) -> Result<()> {
+        let marks = &mut self.marks[turn];
+        if !std::mem::take(&mut marks.set) {
+            return Ok(());
+        }
+        let whole = self.gpu.microseconds(&marks.whole[0], &marks.whole[1])? * 1e-6;
+        let one = self.gpu.microseconds(&marks.attention[0], &marks.attention[1])? * 1e-6;
+        let attention = (one * self.shape.layers as f64).min(whole);
+        self.times.attention += attention;
+        self.times.products += whole - attention;
+        Ok(())
+    }
+
+    fn end_mark(&mut self) -> Result<()> {
+        let marks = &mut self.marks[self.turn];
+        marks.set = true;
+        self.gpu.set_mark(&marks.whole[1])
+    }
+}
+
+fn check_size(name: &str, weight: &Weight, rows: usize, cols: usize) -> Result<()> {
+    if (weight.rows, weight.cols) == (rows, cols) {
+        return Ok(());
+    }
+    Err(Error::input(format!(
+        "{name} is [{}, {}], not the [{rows}, {cols}] that the model's sizes ask for",
+        weight.rows, weight.cols
+    )))
+}
+
+fn running(step: &mut Option<Running>) -> Result<&mut Running> {
+    step.as_mut().ok_or_else(|| Error::fault("an operation outside a step on the GPU"))
+}
+
+fn there(room: &Option<Buffer>) -> Result<&Buffer> {
+    room.as_ref().ok_or_else(|| Error::fault("an operation outside a step on the GPU"))
+}
+
+/// A buffer of at least so many bytes.
+fn grow<'a>(gpu: &Gpu, room: &'a mut Option<Buffer>, bytes: usize) -> Result<&'a Buffer> {
+    if room.as_ref().is_none_or(|b| b.bytes() < bytes) {
+        // The old one goes first: both may not fit.
+        *room = None;
+        *room = Some(gpu.alloc(bytes)?);
+    }
+    there(room)
+}
+
+#[repr(C)]
+struct NormArgs {
+    x: u64,
+    part: u64,
+    weight: u64,
+    rows: u64,
+    out: u64,
+    hidden: u32,
+    n: u32,
+    splits: u32,
+    eps: f32,
+}
+
+#[repr(C)]
+struct RotateArgs {
+    part: u64,
+    frequencies: u64,
+    positions: u64,
+    slots: u64,
+    q: u64,
+    kv: u64,
+    n: u32,
+    splits: u32,
+    heads: u32,
+    kv_heads: u32,
+    head_size: u32,
+}
+
+impl Device for CudaDevice {
+    fn describe(&self) -> String {
+        let number = match self.number {
+            Number::F16 => "f16",
+            Number::Bf16 => "bf16",
+        };
+        let blas = if self.products.has_blas() { ", cuBLAS" } else { "" };
+        format!("cuda:{} {}, {number}{blas}", self.gpu.ordinal, self.gpu.name)
+    }
+
+    fn page_bytes(&self) -> usize {
+        page_bytes(&self.shape) as usize
+    }
+
+    fn pages(&self) -> usize {
+        self.pages
+    }
+
+    fn step_rows(&self) -> usize {
+        STEP_ROWS
+    }
+
+    fn begin(&mut self, step: &Step<'_>) -> Result<()> {
+        check_step(step, &self.shape, self.pages, &mut self.sorted)?;
+        self.gpu.bind()?;
+        self.turn ^= 1;
+        // The step before last is over then, and its place in the staging memory free.
+        self.collect(self.turn)?;
+        let (shape, gpu) = (&self.shape, &self.gpu);
+        let n = step.tokens.len();
+        let plan = (self.planning)(step.work, self.attention.machine());
+
+        self.staging.clear();
+        let slots: Vec<u32> = step.slots.iter().map(|s| s.page.0 * PAGE_TOKENS as u32 + u32::from(s.offset)).collect();
+        let tokens = self.staging.push(step.tokens);
+        let positions = self.staging.push(step.positions);
+        let slots = self.staging.push(&slots);
+        let barrier = self.staging.push_zeros(self.attention.barrier_bytes());
+        let items = self.staging.push(&plan.items);
+        let cta_items = self.staging.push(&plan.cta_items);
+        let tiles = self.staging.push(&plan.tiles);
+        let batch_row = self.staging.push(&plan.batch_row);
+        let merge_row = self.staging.push(&plan.merge_row);
+        let merge_first = self.staging.push(&plan.merge_first);
+        let merge = self.staging.push(&plan.merge);
+        let base = self.staging.send(gpu)?;
+
+        let (part_o, part_lse) = self.attention.partial_bytes(&plan);
+        let places = PlanPlaces {
+            part_o: grow(gpu, &mut self.room.part_o, part_o)?.pointer(),
+            part_lse: grow(gpu, &mut self.room.part_lse, part_lse)?.pointer(),
+            barrier: base + barrier,
+            items: base + items,
+            cta_items: base + cta_items,
+            tiles: base + tiles,
+            batch_row: base + batch_row,
+            merge_row: base + merge_row,
+            merge_first: base + merge_first,
+            merge: base + merge,
+        };
+        let width = shape.heads * shape.head_size;
+        let x = grow(gpu, &mut self.room.x, n * shape.hidden * 4)?.pointer();
+        grow(gpu, &mut self.room.normed, n.max(HEAD_ROWS) * shape.hidden * 2)?;
+        grow(gpu, &mut self.room.q, n * width * 2)?;
+        grow(gpu, &mut self.room.o, n * width * 2)?;
+        grow(gpu, &mut self.room.gated, n * shape.feed_forward * 2)?;
+        let rows = n as u32;
+        let layer = &self.layers[0];
+        let part = |w: &Matrix| self.products.splits(w, rows) as usize * n * w.rows as usize;
+        let mut numbers = part(&layer.qkv).max(part(&layer.o)).max(part(&layer.down));
+        if self.products.by_blas(rows) {
+            numbers = numbers.max(n * layer.gate_up.rows as usize);
+        }
+        grow(gpu, &mut self.room.part, numbers * 4)?;
+
+        self.running = Some(Running {
+            n: rows,
+            plan: self.attention.place(&plan, places),
+            positions: base + positions,
+            slots: base + slots,
+            owed: 0,
+        });
+        gpu.set_mark(&self.marks[self.turn].whole[0])?;
+        let (mut table, mut tokens, mut x, mut hidden) =
+            (self.embed.buffer.pointer(), base + tokens, x, shape.hidden as u32);
+        let mut parameters: [*mut c_void; 4] =
+            [(&raw mut table).cast(), (&raw mut tokens).cast(), (&raw mut x).cast(), (&raw mut hidden).cast()];
+        let launch = Launch { grid: (rows, 1, 1), threads: 256, shared_bytes: 0, together: false };
+        // SAFETY: the kernel's four parameters; tokens were checked against the vocabulary.
+        unsafe { gpu.launch(self.kernels.embed, launch, &mut parameters) }
+    }
+
+    fn attn_in(&mut self, layer: usize) -> Result<()> {
+        self.normed(self.layers[layer].attn_norm.pointer(), None)?;
+        let Self { gpu, layers, products, room, shape, .. } = self;
+        let running = running(&mut self.running)?;
+        let Layer { qkv, kv, .. } = &layers[layer];
+        let part = there(&room.part)?;
+        let splits = products.partial(gpu, qkv, there(&room.normed)?, running.n, false, part)?;
+        let mut args = RotateArgs {
+            part: part.pointer(),
+            frequencies: self.frequencies.pointer(),
+            positions: running.positions,
+            slots: running.slots,
+            q: there(&room.q)?.pointer(),
+            kv: kv.pointer(),
+            n: running.n,
+            splits,
+            heads: shape.heads as u32,
+            kv_heads: shape.kv_heads as u32,
+            head_size: shape.head_size as u32,
+        };
+        let launch = Launch {
+            grid: (running.n, (qkv.rows / 2).div_ceil(256), 1),
+            threads: 256,
+            shared_bytes: 0,
+            together: false,
+        };
+        // SAFETY: the kernel takes one `Rotate`; slots were checked against the pages.
+        unsafe { gpu.launch(self.kernels.rotate, launch, &mut [(&raw mut args).cast()]) }
+    }
+
+    fn attend(&mut self, layer: usize, _: &AttendWork) -> Result<()> {
+        let Self { gpu, layers, room, .. } = self;
+        let running = running(&mut self.running)?;
+        let marks = (layer == layers.len() / 2).then_some(&self.marks[self.turn].attention);
+        if let Some([before, _]) = marks {
+            gpu.set_mark(before)?;
+        }
+        let kv = KvLayout::Paged { at: layers[layer].kv.pointer() };
+        let slots = (self.pages * PAGE_TOKENS) as u32;
+        self.attention.launch(gpu, &running.plan, there(&room.q)?, kv, slots, there(&room.o)?)?;
+        marks.map_or(Ok(()), |[_, after]| gpu.set_mark(after))
+    }
+
+    fn attn_out(&mut self, layer: usize) -> Result<()> {
+        let Self { gpu, layers, products, room, .. } = self;
+        let running = running(&mut self.running)?;
+        let part = there(&room.part)?;
+        running.owed = products.partial(gpu, &layers[layer].o, there(&room.o)?, running.n, false, part)?;
+        Ok(())
+    }
+
+    fn mlp(&mut self, layer: usize) -> Result<()> {
+        self.normed(self.layers[layer].mlp_norm.pointer(), None)?;
+        let Self { gpu, layers, products, room, shape, .. } = self;
+        let running = running(&mut self.running)?;
+        let Layer { gate_up, down, .. } = &layers[layer];
+        let (normed, gated, part) = (there(&room.normed)?, there(&room.gated)?, there(&room.part)?);
+        if products.by_blas(running.n) {
+            products.partial(gpu, gate_up, normed, running.n, true, part)?;
+            let features = shape.feed_forward as u32;
+            let (mut y, mut out, mut features, mut all) =
+                (part.pointer(), gated.pointer(), features, u64::from(features) * u64::from(running.n));
+            let mut parameters: [*mut c_void; 4] =
+                [(&raw mut y).cast(), (&raw mut out).cast(), (&raw mut features).cast(), (&raw mut all).cast()];
+            let launch =
+                Launch { grid: (all.div_ceil(256) as u32, 1, 1), threads: 256, shared_bytes: 0, together: false };
+            // SAFETY: the kernel's four parameters, of n rows each.
+            unsafe { gpu.launch(self.kernels.gate, launch, &mut parameters)? };
+        } else {
+            products.gated(gpu, gate_up, normed, running.n, gated)?;
+        }
+        running.owed = products.partial(gpu, down, gated, running.n, false, part)?;
+        if layer + 1 == self.layers.len() {
+            self.end_mark()?;
+        }
+        Ok(())
+    }
+
+    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()> {
+        let n = running(&mut self.running)?.n as usize;
+        let vocab = self.shape.vocab;
+        if let Some(bad) = wanted.iter().find(|w| w.row >= n) {
+            return Err(Error::fault(format!("logits of row {} of a step of {n} are asked for", bad.row)));
+        }
+        let beyond = |w: &HeadRow<'_>| w.allowed.is_some_and(|a| a.iter().any(|&id| id as usize >= vocab));
+        if wanted.iter().any(beyond) {
+            return Err(Error::fault(format!("logits of a token outside the vocabulary of {vocab} are asked for")));
+        }
+        for wanted in wanted.chunks(HEAD_ROWS) {
+            let count = wanted.len();
+            let rows: Vec<u32> = wanted.iter().map(|w| w.row as u32).collect();
+            self.heads.clear();
+            let at = self.heads.push(&rows);
+            let base = self.heads.send(&self.gpu)?;
+            self.normed(self.norm.pointer(), Some((base + at, count as u32)))?;
+            let weight = self.output.as_ref().unwrap_or(&self.embed);
+            let bytes = count * vocab * 4;
+            let mut logits = self.room.logits.take();
+            let logits_at = grow(&self.gpu, &mut logits, bytes)?;
+            let normed = there(&self.room.normed)?;
+            self.products.partial(&self.gpu, weight, normed, count as u32, true, logits_at)?;
+            self.room.logits = logits;
+            self.end_mark()?;
+            if self.logits.as_ref().is_none_or(|p| p.bytes() < bytes) {
+                self.logits = None;
+                self.logits = Some(self.gpu.pinned(bytes)?);
+            }
+            if let (Some(pinned), Some(logits)) = (&mut self.logits, &self.room.logits) {
+                self.gpu.fetch(pinned, logits, bytes)?;
+                let (numbers, _) = pinned.as_slice()[..bytes].as_chunks::<4>();
+                for (row, wanted) in numbers.chunks_exact(vocab).zip(wanted) {
+                    let number = |bytes: &[u8; 4]| f32::from_ne_bytes(*bytes);
+                    out.push(match wanted.allowed {
+                        Some(ids) => ids.iter().map(|&id| number(&row[id as usize])).collect(),
+                        None => row.iter().map(number).collect(),
+                    });
+                }
+            }
+        }
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        self.gpu.wait()?;
+        (0..2).try_for_each(|turn| self.collect(turn))
+    }
+
+    fn times(&self) -> Times {
+        self.times
+    }
+}

@@ -1,0 +1,163 @@
+//! Which device runs the model: what `--device` says, and what this machine has.
+
+use super::{EngineOptions, pages};
+use crate::attention::cuda_plan::{self, Cutting};
+use crate::base::size::{Human, Size, free_ram};
+use crate::base::text::sanitize_line;
+use crate::base::{Error, Result};
+use crate::device::cpu::simd::Simd;
+use crate::device::cpu::{CpuDevice, CpuOptions, default_threads};
+use crate::device::cuda::driver::{self, Gpu};
+use crate::device::cuda::step::{self, CudaDevice, CudaOptions};
+use crate::device::weight::Weights;
+use crate::device::{Device, Shape};
+use crate::model::llama::Llama;
+
+/// K/V tokens that the default budget of a card holds at most.
+const CARD_TOKENS: u64 = 262_144;
+
+/// Percent of what weights leave of a card's free memory that the default budget takes at most.
+const CARD_PERCENT: f64 = 60.0;
+
+/// A device found and opened, before anything is loaded.
+pub enum Place {
+    /// With why a card that is here is not used.
+    Cpu {
+        note: Option<String>,
+    },
+    Cuda(Gpu),
+}
+
+impl Place {
+    /// Opens what `--device` names. `auto` takes a card where one can run the model, and says in the note why it could not.
+    pub fn choose(device: &str, shape: &Shape) -> Result<Self> {
+        match device {
+            "cpu" => Ok(Self::Cpu { note: None }),
+            "auto" if !driver::is_present() => Ok(Self::Cpu { note: None }),
+            "auto" => Ok(match card(0, shape) {
+                Ok(gpu) => Self::Cuda(gpu),
+                Err(e) => Self::Cpu { note: Some(e.message().to_string()) },
+            }),
+            "cuda" => card(0, shape).map(Self::Cuda),
+            "cuda:all" => Err(Error::input("--device cuda:all: one model runs on one card; name it, such as cuda:0")),
+            other => match other.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
+                Some(ordinal) => card(ordinal, shape).map(Self::Cuda),
+                None => Err(Error::input(format!(
+                    "device `{}` is unknown; there are auto, cpu, cuda and cuda:N",
+                    sanitize_line(other)
+                ))),
+            },
+        }
+    }
+
+    /// Puts the weights there, with as many K/V pages as the budget holds. Too little memory is refused first.
+    pub fn load(self, weights: Weights, options: &EngineOptions) -> Result<Llama> {
+        let layers = weights.shape.layers;
+        let device: Box<dyn Device> = match self {
+            Self::Cpu { .. } => {
+                let pages = pages(&weights, options, free_ram())?;
+                Box::new(CpuDevice::new(
+                    weights,
+                    CpuOptions {
+                        threads: options.threads.unwrap_or_else(default_threads).max(1),
+                        activations: options.activations,
+                        pages,
+                        kv: options.kv,
+                        simd: Simd::best(),
+                    },
+                )?)
+            }
+            Self::Cuda(gpu) => {
+                let pages = card_pages(&weights, options, gpu.memory()?.0 as u64)?;
+                let cutting = Cutting::of(options.method);
+                let planning = Box::new(move |work: &_, machine: &_| cuda_plan::step(work, machine, cutting));
+                Box::new(CudaDevice::new(gpu, weights, CudaOptions { pages, planning })?)
+            }
+        };
+        Ok(Llama::new(device, layers))
+    }
+}
+
+/// A card that can run a model of this shape. What is missing is the user's to mend, so all errors are of input.
+fn card(ordinal: usize, shape: &Shape) -> Result<Gpu> {
+    let open = || {
+        let count = driver::count()?;
+        if ordinal >= count {
+            return Err(Error::input(format!(
+                "cuda:{ordinal} is not there: the driver shows {count} card{}, numbered from 0: use --device cpu",
+                if count == 1 { "" } else { "s" }
+            )));
+        }
+        let gpu = Gpu::open(ordinal)?;
+        step::check_heads(&gpu, shape)?;
+        Ok(gpu)
+    };
+    open().map_err(|e| Error::input(e.message()))
+}
+
+/// K/V pages within the budget, given the card's free memory. Refuses what does not fit, with the numbers.
+fn card_pages(weights: &Weights, options: &EngineOptions, free: u64) -> Result<usize> {
+    let shape = &weights.shape;
+    let page_bytes = step::page_bytes(shape);
+    let weight_bytes = step::weight_bytes(weights);
+    let work_bytes = step::work_bytes(shape, options.step_rows.unwrap_or(step::STEP_ROWS));
+    let left = free.saturating_sub(weight_bytes + work_bytes);
+    let budget = match options.kv_budget {
+        Some(size) => size.of(free),
+        None => Size::Percent(CARD_PERCENT).of(left).min(CARD_TOKENS / crate::kv::PAGE_TOKENS as u64 * page_bytes),
+    };
+    let pages = budget / page_bytes;
+    if pages == 0 || weight_bytes + work_bytes + budget > free {
+        return Err(Error::limit(format!(
+            "not enough memory on the GPU: {} for the weights, {} for K/V (a page takes {}) and {} to work in, but only \
+             {} is free; use a smaller model, another --kv-budget, or --device cpu",
+            Human(weight_bytes),
+            Human(budget),
+            Human(page_bytes),
+            Human(work_bytes),
+            Human(free)
+        )));
+    }
+    Ok(usize::try_from(pages).unwrap_or(usize::MAX).min((u32::MAX / 32) as usize))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model;
+
+    #[test]
+    fn devices_are_named_and_a_missing_card_is_told_with_its_remedy() {
+        let shape = model::random::open("tiny", 0).unwrap().weights.shape;
+        assert!(matches!(Place::choose("cpu", &shape), Ok(Place::Cpu { note: None })));
+        let refused = |device: &str| Place::choose(device, &shape).map(drop).unwrap_err();
+        for device in ["gpu", "cuda:x", "cuda:", "cuda:all", "\u{1b}[2J"] {
+            let error = refused(device);
+            assert!(error.exit_code() == 2 && !error.message().contains('\u{1b}'), "{error}");
+        }
+        if driver::is_present() {
+            println!("skipped the rest of devices_are_named: a CUDA driver is here");
+            return;
+        }
+        assert!(matches!(Place::choose("auto", &shape), Ok(Place::Cpu { note: None })));
+        for device in ["cuda", "cuda:1"] {
+            let error = refused(device);
+            assert!(error.exit_code() == 2 && error.message().contains("--device cpu"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_card_s_budget_leaves_room_for_weights_and_work() {
+        let weights = model::random::open("tiny", 0).unwrap().weights;
+        let pages =
+            |kv_budget, free| card_pages(&weights, &EngineOptions { kv_budget, ..EngineOptions::default() }, free);
+        let page = step::page_bytes(&weights.shape);
+        let rest = step::weight_bytes(&weights) + step::work_bytes(&weights.shape, step::STEP_ROWS);
+        assert_eq!(pages(None, rest + 100 * page).unwrap(), 60);
+        assert_eq!(pages(Some(Size::Bytes(99 * page + 1)), rest + 100 * page).unwrap(), 99);
+        for (budget, free) in [(None, rest), (Some(Size::Bytes(2 * page)), rest + page), (None, 0)] {
+            let error = pages(budget, free).unwrap_err();
+            assert!(error.exit_code() == 3 && error.message().contains("--kv-budget"), "{error}");
+        }
+    }
+}

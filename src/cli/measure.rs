@@ -48,8 +48,9 @@ fn heads(text: &str, head_size: usize) -> Result<Heads> {
         ))
     };
     let (q, kv) = text.split_once('/').ok_or_else(refuse)?;
-    let (heads, kv_heads) = (q.trim().parse().map_err(|_| refuse())?, kv.trim().parse().map_err(|_| refuse())?);
-    if kv_heads == 0 || heads == 0 || heads % kv_heads != 0 {
+    let (heads, kv_heads): (usize, usize) =
+        (q.trim().parse().map_err(|_| refuse())?, kv.trim().parse().map_err(|_| refuse())?);
+    if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
         return Err(refuse());
     }
     if head_size == 0 || !head_size.is_multiple_of(8) || head_size > 1024 {
@@ -167,13 +168,13 @@ fn bench_recorded(common: &Common, args: &BenchRecordedArgs) -> Result<u8> {
 fn bench_products(common: &Common, args: &BenchProductsArgs) -> Result<u8> {
     const KINDS: [GgmlDType; 5] = [GgmlDType::Q4_0, GgmlDType::Q4_1, GgmlDType::Q8_0, GgmlDType::Q4K, GgmlDType::F32];
     let threads = common.threads.map_or_else(default_threads, usize::from);
-    if args.rows == 0 || args.cols == 0 || args.cols % 32 != 0 || args.counts.contains(&0) {
+    if args.rows == 0 || args.cols == 0 || !args.cols.is_multiple_of(32) || args.counts.contains(&0) {
         return Err(Error::input(
             "bench products needs rows and counts of at least 1 and columns that are a multiple of 32",
         ));
     }
     // Types whose blocks do not divide a row of this size are left out.
-    let kinds: Vec<_> = KINDS.into_iter().filter(|kind| args.cols % kind.block_size() == 0).collect();
+    let kinds: Vec<_> = KINDS.into_iter().filter(|kind| args.cols.is_multiple_of(kind.block_size())).collect();
     let speeds = products::measure(Simd::best(), threads, &kinds, (args.rows, args.cols), &args.counts)?;
     if !common.json {
         out::line(&format!(

@@ -159,7 +159,7 @@ impl Controller {
             (Constrain::Puzzle, Thought::Answer) => Some(self.puzzle.answer_constraint(&prefix)),
             (Constrain::Choice(choices), _) => Some(prompt::choices(choices.clone())),
             (Constrain::Regex(pattern), _) => {
-                self.patterns.get(pattern).map(|pattern| -> Arc<dyn Constraint> { pattern.clone() })
+                self.patterns.get(pattern).map(|pattern| Arc::clone(pattern) as Arc<dyn Constraint>)
             }
         })
     }

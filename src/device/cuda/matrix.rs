@@ -34,8 +34,10 @@ pub fn numbers(weight: &Weight, number: Number) -> Result<Vec<u16>> {
         Number::Bf16 => weight.kind == GgmlDType::BF16,
     };
     if same {
-        let (pairs, _) = weight.bytes.as_slice().as_chunks::<2>();
-        return Ok(pairs.iter().map(|&pair| u16::from_le_bytes(pair)).collect());
+        // Files are little-endian, and so are the machines that have CUDA.
+        let mut numbers = vec![0u16; weight.rows * weight.cols];
+        bytemuck::cast_slice_mut(&mut numbers).copy_from_slice(weight.bytes.as_slice());
+        return Ok(numbers);
     }
     let exact = weight.dequantise()?;
     Ok(match number {

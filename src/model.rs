@@ -114,10 +114,10 @@ pub fn resolve(spec: &str, options: &OpenOptions<'_>) -> Result<PathBuf> {
             .map(|n| (strsim::jaro_winkler(n, spec), n))
             .filter(|(likeness, _)| *likeness > 0.7)
             .max_by(|a, b| a.0.total_cmp(&b.0))
-            .map(|(_, n)| format!("; did you mean `{}`?", sanitize_line(n)))
+            .map(|(_, n)| format!("; did you mean `{}`", sanitize_line(n)))
             .unwrap_or_default();
         Error::input(format!(
-            "there is no model `{shown}`{near} Give a GGUF file, a folder with safetensors weights, \
+            "there is no model `{shown}`{near}; give a GGUF file, a folder with safetensors weights, \
              hf:owner/repo/file.gguf, or a name that `totara model list` shows (the default is {})",
             store::DEFAULT
         ))

@@ -169,7 +169,8 @@ fn the_screen_goes_from_the_start_to_a_solved_puzzle() {
             std::thread::sleep(Duration::from_millis(50));
         }
     };
-    wait("grow the tree", 20);
+    // The lists come from a thread of their own.
+    wait("tot-bfs", 60);
     keys.write_all(b"\r").expect("a key");
     wait("SOLVED", 120);
     wait("Tree", 5);

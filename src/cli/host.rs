@@ -4,7 +4,7 @@ use super::args::{Common, ScreenArgs, SolveArgs, Theme};
 use super::{lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
-use crate::model::store;
+use crate::model::{self, OpenOptions, store};
 use crate::search::event::{Limits, Reason};
 use crate::search::record::{self, Header};
 use crate::search::run::{RunHandle, RunSpec, start};
@@ -52,6 +52,7 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
 
 /// Opens the screen, and prints the answer once it is closed.
 fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &SolveArgs) -> Result<u8> {
+    check_model(common)?;
     let runtime = runtime()?;
     let host = Arc::new(Program {
         common: common.clone(),
@@ -61,6 +62,18 @@ fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &So
     });
     let left = tui::run(host, initial, options(screen))?;
     finish(common, &left)
+}
+
+/// A model that is named but cannot be read is refused before the screen opens. Known names are fetched on it.
+fn check_model(common: &Common) -> Result<()> {
+    let spec = common.model.clone().unwrap_or_else(store::default_spec);
+    let made_up =
+        ["random:", "scripted:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == "random-proposer";
+    if made_up || (store::known(&spec).is_some() && !Path::new(&spec).exists()) {
+        return Ok(());
+    }
+    let options = OpenOptions { model_dir: common.model_dir.as_deref(), ..OpenOptions::default() };
+    model::info(&model::resolve(&spec, &options)?).map(|_| ())
 }
 
 fn finish(common: &Common, left: &Left) -> Result<u8> {
@@ -76,7 +89,7 @@ fn finish(common: &Common, left: &Left) -> Result<u8> {
     }
     Ok(match (left.signal, &left.outcome) {
         (Some(signal), _) => 128 + signal as u8,
-        (None, Some(outcome)) => outcome.reason.exit_code(),
+        (None, Some(outcome)) => outcome.exit_code(),
         (None, None) => 0,
     })
 }

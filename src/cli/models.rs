@@ -41,7 +41,7 @@ pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
             let name = name.as_deref().unwrap_or(store::DEFAULT);
             let path = match name.starts_with("hf:") {
                 true => store::hub::fetch(name, &told)?,
-                false => store::ensure(name, &told)?,
+                false => undamaged(name, &told)?,
             };
             out::line(&path.display().to_string())?;
         }
@@ -79,4 +79,16 @@ pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
         }
     }
     Ok(0)
+}
+
+/// The file of a known model, fetched again where the one in the cache is not what it should be.
+fn undamaged(name: &str, told: &lm::Told) -> Result<std::path::PathBuf> {
+    let path = store::ensure(name, told)?;
+    let Some(known) = store::known(name) else { return Ok(path) };
+    if store::checksum::of_files(std::slice::from_ref(&path))? == known.sha256 {
+        return Ok(path);
+    }
+    out::tell(&format!("{} is damaged: fetching it again", path.display()));
+    std::fs::remove_file(&path).map_err(|e| Error::fault(format!("{}: {e}", path.display())))?;
+    store::ensure(name, told)
 }

@@ -95,7 +95,7 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
             out::line(&line)?;
         }
     }
-    Ok(signal.map_or(outcome.reason.exit_code(), |s| 128 + s))
+    Ok(signal.map_or(outcome.exit_code(), |s| 128 + s))
 }
 
 /// Where the run is recorded, as the flags say.

@@ -48,7 +48,7 @@ fn what_cannot_be_opened_says_why() {
         }
     };
     check("random:nothing", &["llama3-8b"]);
-    check("smollm3-135m-instruct", &["did you mean `smollm2-135m-instruct`?", "GGUF file"]);
+    check("smollm3-135m-instruct", &["did you mean `smollm2-135m-instruct`", "GGUF file"]);
     let empty = tempfile::tempdir().unwrap();
     check(&empty.path().display().to_string(), &["config.json"]);
     let Some(cases) = cases() else { return };

@@ -248,6 +248,16 @@ pub struct Outcome {
     pub seconds: f64,
 }
 
+impl Outcome {
+    /// The contract's exit code. A right answer that the data's own column contradicts is not solved: 1.
+    pub fn exit_code(&self) -> u8 {
+        match self.reason.exit_code() {
+            0 if !self.solved => 1,
+            code => code,
+        }
+    }
+}
+
 /// What the user may ask of a running search. Every one is recorded as an `Act`.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "snake_case")]

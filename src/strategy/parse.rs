@@ -74,14 +74,10 @@ pub fn parse_with(text: &str, origin: &str, home: &Home, set: &[(String, String)
 
 fn read_strategy(r: &mut Reader, root: &Node) -> Option<Strategy> {
     let top = r.fields(root, "", "a strategy")?;
-    match r.need(&top, "version") {
-        Some(node) => {
-            let version = r.whole(node, "version", 0);
-            if version.is_some_and(|version| version != 1) {
-                r.error(node.span, "this version is not known; this Totara reads version 1");
-            }
-        }
-        None => return None,
+    if let Some(node) = r.need(&top, "version")
+        && r.whole(node, "version", 0).is_some_and(|version| version != 1)
+    {
+        r.error(node.span, "this version is not known; this Totara reads version 1");
     }
     let name = r.need(&top, "name").and_then(|node| r.text(node, "name")).unwrap_or_default();
     let about = top.get("about").and_then(|node| r.text(node, "about")).unwrap_or_default();

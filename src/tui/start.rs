@@ -331,10 +331,6 @@ impl Start {
             Line::Source => {
                 let at = SourceKind::ALL.iter().position(|s| *s == self.source).unwrap_or(0);
                 self.source = SourceKind::ALL[(at as isize + by).rem_euclid(3) as usize];
-                if self.source == SourceKind::Typed && self.text.is_empty() {
-                    let example = self.task_item().map(|t| t.example.clone()).unwrap_or_default();
-                    self.text.set(&example);
-                }
             }
             Line::Strategy | Line::Model | Line::Runs => self.down(by),
             Line::Size | Line::Seed | Line::Text | Line::File | Line::FileId => {}

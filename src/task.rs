@@ -75,6 +75,10 @@ pub trait Task: Send + Sync {
     fn example(&self) -> &'static str;
     /// Names of the template inputs its puzzles offer (`puzzle` is always there), each with a line about it.
     fn inputs(&self) -> &'static [(&'static str, &'static str)];
+    /// The size of a generated puzzle where none is given.
+    fn default_size(&self) -> usize {
+        8
+    }
     /// A seeded instance of a size.
     fn generate(&self, size: usize, seed: u64) -> Result<Arc<dyn Puzzle>>;
     /// An instance typed in by the user.

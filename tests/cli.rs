@@ -104,6 +104,16 @@ fn integers_of_any_length_and_sign_are_sorted() {
 }
 
 #[test]
+fn every_task_runs_with_its_name_alone() {
+    let place = Place::new();
+    for row in place.run(&["task", "list", "--json"]).exits(0).rows() {
+        let run = chance(&place, &["--task", row["name"].as_str().expect("a name"), "--max-thoughts", "30"]);
+        assert!(matches!(run.code, Some(0 | 1 | 3)), "{row}: {}", run.err);
+        assert_eq!(run.rows().len(), 1, "{row}");
+    }
+}
+
+#[test]
 fn two_sets_are_read_and_met() {
     let place = Place::new();
     let row = chance(&place, &["--task", "set-intersection", "--input", "1 4 9 200; 200 9 2", "--strategy", "tot-dfs"])
@@ -266,7 +276,7 @@ fn a_broken_judges_prompt_is_found_by_check_and_ends_a_run_with_code_2() {
     assert!(text.contains("prompt: prompts/game24/value.txt"), "{text}");
     let broken = text.replacen(
         "prompt: prompts/game24/value.txt",
-        "prompt: |\n      How good is {{ path.text }} of {{ puzzle.input }}? {{ thought }}",
+        "prompt: |\n        How good is {{ path.text }} of {{ puzzle.input }}? {{ thought }}",
         1,
     );
     place.write("broken.yaml", &broken);

@@ -208,7 +208,7 @@ fn going_back_to_the_start_screen_ends_the_download_too() {
 #[test]
 fn a_damaged_model_in_the_cache_is_fetched_again() {
     let name = "a_damaged_model_in_the_cache";
-    let Some(model) = common::real_model(name) else { return };
+    let Some(model) = common::places::real_model(name) else { return };
     let fetching = Fetching::new("");
     let place = &fetching.place;
     let content = std::fs::read(&model).expect("the model");

@@ -7,7 +7,8 @@
 
 mod common;
 
-use common::{Place, real_model, shared};
+use common::Place;
+use common::places::{model, real_model, shared};
 use portable_pty::{CommandBuilder, PtySize, native_pty_system};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -142,7 +143,7 @@ fn the_screen_goes_from_the_start_to_a_solved_puzzle() {
     command.cwd(place.dir.path());
     command.env("TERM", "xterm-256color");
     command.env("TOTARA_STATE", place.path("state"));
-    command.env("TOTARA_MODEL", common::model().expect("the model was there"));
+    command.env("TOTARA_MODEL", model().expect("the model was there"));
     let mut child = pty.slave.spawn_command(command).expect("the program starts");
     drop(pty.slave);
     let seen = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 0)));

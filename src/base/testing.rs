@@ -1,12 +1,14 @@
-//! What unit tests share: where the shared cases and the real model lie, or a printed reason for skipping.
+//! What tests share, those of the library and those of the built program: where the shared cases and the default model
+//! lie, or a printed reason for skipping. Uses nothing of the library, so that both can include it.
 
 use std::path::{Path, PathBuf};
 
-/// The folder of shared cases and data beside the project.
+/// The folder of shared cases and data: `TOTARA_SHARED`, or the one beside the project.
 pub fn shared(test: &str) -> Option<PathBuf> {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
     let named = std::env::var_os("TOTARA_SHARED").map(PathBuf::from);
-    let found = named.or_else(|| Some(manifest.join("../shared"))).filter(|p| p.join("cases").is_dir());
+    let places = named.into_iter().chain([manifest.join("../shared"), manifest.join("../../shared")]);
+    let found = places.into_iter().find(|p| p.join("cases").is_dir());
     if found.is_none() {
         println!("skipped {test}: no folder ../shared with cases and data beside the project");
     }
@@ -14,14 +16,18 @@ pub fn shared(test: &str) -> Option<PathBuf> {
 }
 
 /// The default model's file: `TOTARA_MODEL`, or where `totara model pull` puts it.
-pub fn real_model(test: &str) -> Option<PathBuf> {
-    let named = std::env::var_os("TOTARA_MODEL").map(PathBuf::from);
-    let cache = std::env::var_os("TOTARA_CACHE")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("XDG_CACHE_HOME").map(|d| PathBuf::from(d).join("totara")))
-        .or_else(|| std::env::var_os("HOME").map(|d| PathBuf::from(d).join(".cache/totara")));
+pub fn model() -> Option<PathBuf> {
+    let folder = |name: &str| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let cache = folder("TOTARA_CACHE")
+        .or_else(|| folder("XDG_CACHE_HOME").map(|d| d.join("totara")))
+        .or_else(|| folder("HOME").map(|d| d.join(".cache/totara")));
     let pulled = cache.map(|d| d.join("models/SmolLM2-135M-Instruct.Q4_1.gguf"));
-    let found = named.or(pulled).filter(|p| p.is_file());
+    folder("TOTARA_MODEL").or(pulled).filter(|p| p.is_file())
+}
+
+/// The default model's file, or a printed reason for skipping; under TOTARA_REQUIRE_MODEL its absence is a failure.
+pub fn real_model(test: &str) -> Option<PathBuf> {
+    let found = model();
     if found.is_none() {
         assert!(
             std::env::var_os("TOTARA_REQUIRE_MODEL").is_none(),

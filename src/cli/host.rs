@@ -43,7 +43,10 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
     let source = match (&args.puzzle.input, &args.puzzle.data) {
         (Some(input), _) => Source::Typed(puzzle::text(input, "--input")?),
         (None, Some(path)) => Source::File { path: path.clone(), id: args.puzzle.id.clone() },
-        (None, None) => Source::Generated { size: args.puzzle.size.unwrap_or(puzzle::DEFAULT_SIZE), seed: common.seed },
+        (None, None) => {
+            let size = args.puzzle.size.map_or_else(|| task::by_name(puzzle.task()).map(|t| t.default_size()), Ok)?;
+            Source::Generated { size, seed: common.seed }
+        }
     };
     let choice = Choice {
         task: puzzle.task().to_string(),
@@ -181,7 +184,7 @@ impl Host for Program {
             input_forms: t.input_forms().to_string(),
             example: t.example().to_string(),
             default_strategy: t.default_strategy().to_string(),
-            default_size: puzzle::DEFAULT_SIZE,
+            default_size: t.default_size(),
         };
         task::all().iter().map(item).collect()
     }

@@ -9,9 +9,6 @@ use std::sync::Arc;
 /// Longest text that `--input` and `--prompt` take, in bytes.
 const TEXT_LIMIT: u64 = 16 << 20;
 
-/// Size of a generated puzzle where none is given.
-pub const DEFAULT_SIZE: usize = 8;
-
 /// The puzzle that the flags ask for.
 pub fn puzzle(args: &PuzzleArgs, seed: u64) -> Result<Arc<dyn Puzzle>> {
     let task = task::by_name(&args.task)?;
@@ -26,7 +23,7 @@ pub fn puzzle(args: &PuzzleArgs, seed: u64) -> Result<Arc<dyn Puzzle>> {
             .find(|p| p.id() == id)
             .ok_or_else(|| Error::input(format!("{}: no puzzle with id `{id}` among its {count}", data.display())));
     }
-    task.generate(args.size.unwrap_or(DEFAULT_SIZE), seed)
+    task.generate(args.size.unwrap_or_else(|| task.default_size()), seed)
 }
 
 /// A text given on the command line: itself, `@FILE`, or `-` for standard input.

@@ -1,32 +1,18 @@
 //! Helpers of this module's tests: where shared cases and the real model lie, and a small valid GGUF model.
 
 use super::gguf::write::Writer;
+use crate::base::testing;
 use candle_core::quantized::GgmlDType;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 /// The folder of shared cases; a skip line and `None` where it is absent.
 pub fn cases() -> Option<PathBuf> {
-    let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let named = std::env::var_os("TOTARA_SHARED").map(PathBuf::from);
-    let places = [named, Some(manifest.join("../shared")), Some(manifest.join("../../shared"))];
-    let found = places.into_iter().flatten().map(|p| p.join("cases")).find(|p| p.is_dir());
-    if found.is_none() {
-        eprintln!("skipped: no shared cases (set TOTARA_SHARED)");
-    }
-    found
+    testing::shared("a test of models").map(|shared| shared.join("cases"))
 }
 
-/// The default model's file; a skip line and `None` where it is absent, unless TOTARA_REQUIRE_MODEL=1.
+/// The default model's file; a skip line and `None` where it is absent, unless it is required.
 pub fn real_model() -> Option<PathBuf> {
-    let named = std::env::var_os("TOTARA_MODEL").map(PathBuf::from);
-    let cached = || super::store::fetched(&super::store::KNOWN[0], &super::store::models_dir().ok()?);
-    let found = named.filter(|p| p.is_file()).or_else(cached);
-    if found.is_none() {
-        let required = std::env::var_os("TOTARA_REQUIRE_MODEL").is_some_and(|v| v == "1");
-        assert!(!required, "the default model is required and is not there");
-        eprintln!("skipped: the default model is not there (set TOTARA_MODEL)");
-    }
-    found
+    testing::real_model("a test of models")
 }
 
 /// Numbers that look random and repeat on every run.

@@ -14,22 +14,12 @@ use crate::task::constrain::Choices;
 use crate::task::{Partial, Puzzle, Verdict};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::mpsc;
 
 /// The replies of a case file, or `None` (and a line that says so) where the shared folder is absent.
 pub fn case_replies(name: &str) -> Option<Vec<String>> {
-    let manifest = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
-    let folders = [
-        std::env::var_os("TOTARA_SHARED").map(PathBuf::from),
-        Some(manifest.join("../shared")),
-        Some(manifest.join("../../shared")),
-    ];
-    let Some(path) = folders.into_iter().flatten().map(|f| f.join("cases/A").join(name)).find(|p| p.is_file()) else {
-        eprintln!("skipped: {name} is not there");
-        return None;
-    };
+    let path = crate::base::testing::shared(name)?.join("cases/A").join(name);
     Some(crate::lm::scripted::parse(&std::fs::read_to_string(path).unwrap()))
 }
 

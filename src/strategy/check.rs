@@ -46,18 +46,16 @@ fn unrendered(strategy: &Strategy) -> Vec<Fault> {
                 map.insert("thought".into(), text.into());
                 map.insert("thoughts".into(), json!([text, text]));
             }
-            let known = faults.iter().any(|fault| fault.file == prompt.origin);
-            if let Err(error) = prompt::render(prompt, &inputs, usize::MAX)
-                && !known
-            {
-                faults.push(at_prompt(prompt, &error));
+            if let Err(error) = prompt::render(prompt, &inputs, usize::MAX) {
+                faults.push(at_prompt(strategy, prompt, &error));
+                break;
             }
         }
     }
     faults
 }
 
-fn at_prompt(prompt: &PromptSource, error: &Error) -> Fault {
+fn at_prompt(strategy: &Strategy, prompt: &PromptSource, error: &Error) -> Fault {
     let message = error.message().strip_prefix(prompt.origin.as_str()).unwrap_or(error.message()).trim_start();
     // The error begins with the template's line.
     let line = message.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
@@ -65,8 +63,18 @@ fn at_prompt(prompt: &PromptSource, error: &Error) -> Fault {
         Some(found) => found,
         None => (1, message),
     };
-    let span = Span { line, column: 1, len: 1, file: 0 };
-    Fault::new(Severity::Error, &prompt.origin, &prompt.text, span, message)
+    // A prompt written in the strategy itself is told by the strategy's own line.
+    let inline = prompt.origin.rsplit_once(", prompt at line ");
+    let inline = inline.and_then(|(file, first)| Some((file, first.parse::<usize>().ok()?)));
+    let own = inline.filter(|(file, _)| *file == strategy.origin);
+    let (file, text, line) = match own {
+        Some((file, first)) => (file, strategy.text.as_str(), first + line - 1),
+        None => (prompt.origin.as_str(), prompt.text.as_str(), line),
+    };
+    let whole = text.lines().nth(line - 1).unwrap_or_default();
+    let indent = whole.chars().take_while(|c| c.is_whitespace()).count();
+    let span = Span { line, column: indent + 1, len: whole.trim().chars().count().max(1), file: 0 };
+    Fault::new(Severity::Error, file, text, span, message)
 }
 
 /// Checks files, in order.

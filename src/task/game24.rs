@@ -44,6 +44,10 @@ impl Task for Game24 {
         "tot-bfs"
     }
 
+    fn default_size(&self) -> usize {
+        4
+    }
+
     fn input_forms(&self) -> &'static str {
         "two to six integers between -1000000 and 1000000, separated by spaces, commas or brackets, such as `4 5 6 10`"
     }

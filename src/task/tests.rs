@@ -33,17 +33,7 @@ fn typed(task_name: &str, input: &str) -> Arc<dyn Puzzle> {
 
 /// A data file of the shared folder, or `None` with a line that says so.
 fn shared(file: &str) -> Option<PathBuf> {
-    let manifest = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
-    let given = std::env::var_os("TOTARA_SHARED").map(PathBuf::from);
-    let path =
-        given.into_iter().chain([manifest.join("../shared"), manifest.join("../../shared")]).find(|p| p.is_dir());
-    match path {
-        Some(path) => Some(path.join(file)),
-        None => {
-            eprintln!("skipped: no shared folder (set TOTARA_SHARED)");
-            None
-        }
-    }
+    crate::base::testing::shared("a test of tasks").map(|shared| shared.join(file))
 }
 
 proptest! {

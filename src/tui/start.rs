@@ -343,9 +343,15 @@ impl Start {
         match self.focus {
             Line::Task => {
                 let names: Vec<_> = self.catalog.iter().flat_map(|c| &c.tasks).map(|t| t.name.clone()).collect();
+                let size = |start: &Self| start.task_item().map(|t| t.default_size.to_string());
+                let before = size(self);
                 if move_name_round(&names, &mut self.task, by) {
                     self.strategy.clear();
                     self.fill_in();
+                    // A size that nobody chose is the other task's own.
+                    if let Some(new) = size(self).filter(|_| before == Some(self.size.text())) {
+                        self.size.set(&new);
+                    }
                 }
             }
             Line::Source => {

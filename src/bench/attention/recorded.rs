@@ -130,10 +130,7 @@ mod tests {
     use super::*;
 
     fn shared() -> Option<std::path::PathBuf> {
-        let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-        let named = std::env::var_os("TOTARA_SHARED").map(std::path::PathBuf::from);
-        let places = named.into_iter().chain([manifest.join("../shared"), manifest.join("../../shared")]);
-        places.map(|p| p.join("data/deft")).find(|p| p.is_dir())
+        crate::base::testing::shared("recordings").map(|shared| shared.join("data/deft")).filter(|p| p.is_dir())
     }
 
     /// The shares that were recomputed from the recordings: 72-81 % sorting, 73-80 % documents, 87-88 % keywords,

@@ -362,6 +362,21 @@ fn a_typed_puzzle_starts_empty_and_is_taken_as_it_is() {
 }
 
 #[test]
+fn another_task_has_its_own_size_unless_one_was_chosen() {
+    let size_after = |keys: &str| {
+        let mut app = start_app(80, 24);
+        let mut catalog = crate::tui::testing::catalog();
+        catalog.tasks[1].default_size = 4;
+        app.catalog(catalog);
+        press(&mut app, keys);
+        (app.start.task.clone(), app.start.size.text())
+    };
+    assert_eq!(size_after("right"), ("set-intersection".into(), "4".into()));
+    assert_eq!(size_after("right right"), ("sorting".into(), "8".into()));
+    assert_eq!(size_after("down down 0 up up right"), ("set-intersection".into(), "80".into()));
+}
+
+#[test]
 fn enter_before_the_lists_are_there_starts_once_they_are() {
     let options = crate::tui::ScreenOptions { seed: 1, ..Default::default() };
     let open = |keys: &str| {

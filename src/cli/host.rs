@@ -277,3 +277,16 @@ fn files_here() -> Vec<String> {
     names.sort();
     names
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn later_runs_are_recorded_beside_the_first() {
+        let name = |path: &str, number| numbered(Path::new(path), number).display().to_string();
+        assert_eq!(name("a/run.jsonl", 2), "a/run-2.jsonl");
+        assert_eq!(name("run", 3), "run-3");
+        assert_eq!(name("run.v1.jsonl", 2), "run.v1-2.jsonl");
+    }
+}

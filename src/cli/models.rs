@@ -39,9 +39,9 @@ pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
         }
         ModelCommand::Pull { name } => {
             let name = name.as_deref().unwrap_or(store::DEFAULT);
-            let path = match name.starts_with("hf:") {
-                true => store::hub::fetch(name, &told)?,
-                false => undamaged(name, &told)?,
+            let path = match name.strip_prefix("hf:") {
+                Some(address) => store::hub::fetch(address, &told)?,
+                None => undamaged(name, &told)?,
             };
             out::line(&path.display().to_string())?;
         }

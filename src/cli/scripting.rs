@@ -41,7 +41,9 @@ pub fn strategy(common: &Common, command: &StrategyCommand) -> Result<u8> {
         StrategyCommand::Show { name, task } => out::line(library::show(name, task.as_deref())?.trim_end())?,
         StrategyCommand::New { file } => {
             library::new_file(file)?;
-            out::tell(&format!("wrote {}: check it with `totara check {}`", file.display(), file.display()));
+            if !common.quiet {
+                out::tell(&format!("wrote {}: check it with `totara check {}`", file.display(), file.display()));
+            }
         }
     }
     Ok(0)

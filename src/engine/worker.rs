@@ -191,7 +191,7 @@ impl Worker {
             return Some(Error::input(format!("token id {id} is not in the model's vocabulary of {vocab}")));
         }
         if len > limit {
-            return Some(Error::limit(format!(
+            return Some(Error::input(format!(
                 "the prompt has {len} tokens, more than the context of {limit}: shorten it, or use a model with a longer context"
             )));
         }

@@ -445,7 +445,9 @@ impl Controller {
             }
             Err(Lost::Cancelled { text, pieces }) => {
                 // What the model computed for it is not known any more; about a token a piece was sampled.
-                let usage = crate::lm::Usage { sampled: *pieces, logical: *pieces, ..Default::default() };
+                let prompt = landed.uncounted.as_ref().and_then(|prompt| self.lm.count_tokens(prompt)).unwrap_or(0);
+                let logical = prompt as u64 + *pieces;
+                let usage = crate::lm::Usage { sampled: *pieces, logical, ..Default::default() };
                 (text.clone(), "cancelled".to_string(), None, usage)
             }
             Err(Lost::Failed(error)) => (String::new(), format!("failed: {error}"), None, Default::default()),
@@ -466,7 +468,8 @@ impl Controller {
         let detail = error.message().to_string();
         self.ending.get_or_insert(match error.kind() {
             ErrorKind::Limit => Reason::Memory { detail },
-            ErrorKind::Input | ErrorKind::Fault => Reason::Failed { message: detail },
+            ErrorKind::Input => Reason::Refused { message: detail },
+            ErrorKind::Fault => Reason::Failed { message: detail },
         });
     }
 

@@ -191,7 +191,7 @@ pub enum Reason {
     Memory {
         detail: String,
     },
-    /// The strategy asks for what cannot be made of it (a prompt that does not render).
+    /// The strategy asks for what cannot be: a prompt that does not render, or is longer than the model's context.
     Refused {
         message: String,
     },
@@ -230,7 +230,10 @@ impl std::fmt::Display for Reason {
                 write!(f, "limit of {limit} second{} reached", if *limit == 1.0 { "" } else { "s" })
             }
             Self::Refused { message } => f.write_str(message),
-            Self::Memory { detail } => write!(f, "out of K/V memory: {detail}"),
+            Self::Memory { detail } => {
+                // The engine's message says what it is about itself.
+                write!(f, "out of K/V memory: {}", detail.strip_prefix("no K/V memory: ").unwrap_or(detail))
+            }
             Self::Quit => f.write_str("left by the user"),
             Self::Failed { message } => write!(f, "failed: {message}"),
         }

@@ -73,7 +73,7 @@ impl Controller {
             why = format!("{why}; the data's own answer says otherwise");
         }
         // A whole answer that no evaluator was asked about may still be right.
-        let ended_early = matches!(reason, Reason::Quit | Reason::Failed { .. });
+        let ended_early = matches!(reason, Reason::Quit | Reason::Refused { .. } | Reason::Failed { .. });
         let reason = if solved && !ended_early { Reason::Solved } else { reason };
         Outcome {
             solved,

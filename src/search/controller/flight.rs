@@ -2,7 +2,7 @@
 //! asked for, so that the same replies always grow the same tree.
 
 use crate::base::Error;
-use crate::lm::{Completion, Generate, Lm, Update};
+use crate::lm::{Completion, Generate, Lm, Prompt, Update};
 use crate::search::event::Purpose;
 use crate::search::tree::NodeId;
 use std::future::poll_fn;
@@ -24,6 +24,8 @@ pub struct Landed {
     pub node: NodeId,
     pub sample: usize,
     pub result: Result<Completion, Lost>,
+    /// The request's prompt, where the sample that would have counted it was called off.
+    pub uncounted: Option<Prompt>,
 }
 
 /// Why a sample has no completion.
@@ -57,6 +59,7 @@ enum Sample {
 struct Request {
     id: u64,
     node: NodeId,
+    prompt: Prompt,
     samples: Vec<Sample>,
     /// `None` once nothing more is to come; dropping it cancels the request.
     updates: Option<UnboundedReceiver<Update>>,
@@ -128,6 +131,7 @@ impl Flight {
             Request {
                 id: first + i as u64,
                 node: ask.node,
+                prompt: ask.generate.prompt.clone(),
                 samples: (0..ask.generate.n).map(|_| running()).collect(),
                 updates: Some(lm.generate(ask.generate)),
             }
@@ -147,7 +151,9 @@ impl Flight {
             let Sample::Landed(_) = slot else { return None };
             let Sample::Landed(result) = std::mem::replace(slot, Sample::Taken) else { return None };
             self.next = (ask, sample + 1);
-            return Some(Landed { ask, request: request.id, node: request.node, sample, result: *result });
+            let called_off = sample == 0 && matches!(*result, Err(Lost::Cancelled { .. }));
+            let uncounted = called_off.then(|| request.prompt.clone());
+            return Some(Landed { ask, request: request.id, node: request.node, sample, result: *result, uncounted });
         }
     }
 

@@ -99,6 +99,7 @@ fn a_model_that_fails_ends_the_run_with_its_message() {
     };
     assert_eq!(ended(|| Error::fault("engine gone")), Reason::Failed { message: "engine gone".into() });
     assert_eq!(ended(|| Error::limit("no page left")), Reason::Memory { detail: "no page left".into() });
+    assert_eq!(ended(|| Error::input("too long")), Reason::Refused { message: "too long".into() });
     let silent = run(spec(Spell::new("ab"), strategy(Policy::Bfs), Arc::new(Fake::new(|_, _| Vec::new()))));
     assert!(matches!(silent.outcome.reason, Reason::Failed { .. }));
 }

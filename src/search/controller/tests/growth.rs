@@ -266,5 +266,5 @@ fn examples_become_fewer_until_the_prompt_fits() {
     let (kept, notes, reason) = asked(2);
     assert_eq!(kept, None);
     assert!(notes[0].contains("the prompt has 3 tokens, and the model's context holds 2"), "{notes:?}");
-    assert!(matches!(reason, Reason::Failed { .. }));
+    assert!(matches!(reason, Reason::Refused { .. }));
 }

@@ -11,6 +11,7 @@ mod models;
 mod out;
 mod puzzle;
 mod replay;
+mod report;
 mod scripting;
 mod signals;
 mod solve;
@@ -49,6 +50,7 @@ fn run(cli: Cli) -> Result<u8> {
         Some(Command::Solve(args)) if args.no_tui => solve::headless(&common, &args),
         Some(Command::Solve(args)) => host::solve(&common, &screen, &args),
         Some(Command::Eval(args)) => eval::run(&common, &args),
+        Some(Command::Report(args)) => report::run(&common, &args),
         Some(Command::Replay(args)) => replay::run(&common, &screen, &args),
         Some(Command::Check(args)) => scripting::check(&common, &args),
         Some(Command::Schema) => scripting::schema(),

@@ -4,7 +4,7 @@ use super::args::{Common, ScreenArgs, SolveArgs, Theme};
 use super::{lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
-use crate::model::{self, OpenOptions, store};
+use crate::model::store;
 use crate::search::event::{Limits, Reason};
 use crate::search::record::{self, Header, Recorder};
 use crate::search::run::{RunHandle, RunSpec, start};
@@ -59,7 +59,8 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
 
 /// Opens the screen, and prints the answer once it is closed.
 fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &SolveArgs) -> Result<u8> {
-    check_model(common)?;
+    // A model that cannot be read is refused before the screen opens.
+    lm::check(common)?;
     let runtime = runtime()?;
     let host = Arc::new(Program {
         common: common.clone(),
@@ -71,18 +72,6 @@ fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &So
     let options = ScreenOptions { seed: common.seed, ..options(screen) };
     let left = tui::run(host, initial, options)?;
     finish(common, &left)
-}
-
-/// A model that is named but cannot be read is refused before the screen opens. Known names are fetched on it.
-fn check_model(common: &Common) -> Result<()> {
-    let spec = common.model.clone().unwrap_or_else(store::default_spec);
-    let made_up =
-        ["random:", "scripted:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == "random-proposer";
-    if made_up || (store::known(&spec).is_some() && !Path::new(&spec).exists()) {
-        return Ok(());
-    }
-    let options = OpenOptions { model_dir: common.model_dir.as_deref(), ..OpenOptions::default() };
-    model::info(&model::resolve(&spec, &options)?).map(|_| ())
 }
 
 fn finish(common: &Common, left: &Left) -> Result<u8> {

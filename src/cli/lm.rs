@@ -8,6 +8,7 @@ use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
 use crate::device::cpu;
 use crate::device::cpu::arena::KvNumber;
+use crate::device::cuda::driver;
 use crate::lm::Lm;
 use crate::lm::engine::{EngineLm, EngineOptions};
 use crate::lm::random::RandomProposer;
@@ -140,6 +141,34 @@ pub fn open(common: &Common, told: &Told) -> Result<Arc<dyn Lm>> {
         }
         _ => Ok(engine(common, told)?),
     }
+}
+
+/// Every engine that the flags name: one on each card for `--device cuda:all`, else one.
+pub fn open_all(common: &Common, told: &Told) -> Result<Vec<Arc<dyn Lm>>> {
+    let no_weights = common.model.as_deref().is_some_and(|m| m == "random-proposer" || m.starts_with("scripted:"));
+    if common.device != "cuda:all" || no_weights {
+        return Ok(vec![open(common, told)?]);
+    }
+    let cards = driver::count().map_err(|e| Error::input(format!("--device cuda:all: {}", e.message())))?;
+    if cards == 0 {
+        return Err(Error::input("--device cuda:all: the driver shows no card; use --device cpu"));
+    }
+    let one = |card| open(&Common { device: format!("cuda:{card}"), ..common.clone() }, told);
+    (0..cards).map(one).collect()
+}
+
+/// A model that is named but cannot be read is refused before anything runs. Known names are fetched when they are opened.
+pub fn check(common: &Common) -> Result<()> {
+    let spec = common.model.clone().unwrap_or_else(store::default_spec);
+    if let Some(path) = spec.strip_prefix("scripted:") {
+        return Scripted::open(Path::new(path)).map(drop);
+    }
+    let made_up = ["random:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == "random-proposer";
+    if made_up || (store::known(&spec).is_some() && !Path::new(&spec).exists()) {
+        return Ok(());
+    }
+    let options = OpenOptions { model_dir: common.model_dir.as_deref(), ..OpenOptions::default() };
+    model::info(&model::resolve(&spec, &options)?).map(|_| ())
 }
 
 /// Our engine with the model that the flags name.

@@ -4,7 +4,7 @@ use super::args::{Common, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
 use super::{lm, out, puzzle, runtime};
 use crate::base::text::{counted, sanitize_line};
 use crate::base::{Error, Result};
-use crate::batch::row::{Row, Traffic};
+use crate::batch::row::{Key, Row, Traffic, model_name};
 use crate::search::event::{Command, Event, Limits, Outcome, Reason};
 use crate::search::record::{Header, Recorder};
 use crate::search::run::{RunSpec, start};
@@ -74,6 +74,7 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
         Recorder::check_new(path)?;
     }
     let lm = lm::open(common, &lm::Told::new(common))?;
+    let model = model_name(&lm.info().name);
     let record = recorder(common, args, Header::new(&*puzzle, &strategy, &*lm, common.seed, &command_line()))?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
@@ -88,7 +89,15 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     };
     let (outcome, signal) = runtime.block_on(drive(spec, common))?;
     if common.json {
-        let row = Row::new(&*puzzle, &strategy, &outcome, Traffic::default());
+        let key = Key {
+            task: puzzle.task().to_string(),
+            size: puzzle.len(),
+            id: puzzle.id().to_string(),
+            strategy: strategy.name.clone(),
+            model,
+            settings: args.language.set.join(", "),
+        };
+        let row = Row::new(key, &*puzzle, &outcome, Traffic::default());
         out::json(&serde_json::to_value(&row).map_err(|e| Error::fault(e.to_string()))?)?;
     } else {
         if !common.quiet {

@@ -189,6 +189,7 @@ async fn one(
         paused: false,
         limits,
         record,
+        before: None,
     };
     let outcome = solve(spec, |_| {}).await?;
     if outcome.reason == Reason::Quit {

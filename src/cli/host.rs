@@ -1,18 +1,19 @@
 //! What the screen needs from the rest of the program: lists, puzzles, a started run, a recorded one.
 
+use super::again::Again;
 use super::args::{Common, ScreenArgs, SolveArgs, Theme};
-use super::{lm, out, puzzle, runtime, solve};
-use crate::base::{Error, Result};
+use super::{keys, lm, out, puzzle, runtime, solve};
+use crate::base::Result;
 use crate::lm::Lm;
 use crate::model::{self, OpenOptions, store};
-use crate::search::event::{Limits, Reason};
-use crate::search::record::{self, Header};
+use crate::search::event::Reason;
+use crate::search::record::{self, Header, Origin, PuzzleOrigin};
 use crate::search::run::{RunHandle, RunSpec, start};
 use crate::strategy::library;
-use crate::task::{self, Puzzle};
+use crate::task;
 use crate::tui::{
-    self, Choice, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source, StrategyItem, TaskItem,
-    ThemeName,
+    self, Begin, Choice, Fork, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source,
+    StrategyItem, TaskItem, ThemeName,
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,34 +34,58 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
         return solve::headless(common, args);
     }
     // Mistakes in the flags are told before the screen opens.
-    let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
-    let strategy = solve::strategy(args.strategy.as_deref(), puzzle.task(), &args.language)?;
     args.limits.limits()?;
-    let source = match (&args.puzzle.input, &args.puzzle.data) {
-        (Some(input), _) => Source::Typed(puzzle::text(input, "--input")?),
-        (None, Some(path)) => Source::File { path: path.clone(), id: args.puzzle.id.clone() },
-        (None, None) => Source::Generated { size: args.puzzle.size.unwrap_or(puzzle::DEFAULT_SIZE), seed: common.seed },
-    };
+    if let Some(run) = &args.continued {
+        let Again { puzzle, origin, .. } = Again::open(run, None, common, args)?;
+        let fork = fork(run.clone(), puzzle.task().to_string(), origin, false);
+        return show(common, screen, Some(Begin::Fork(fork)), args);
+    }
+    let (puzzle, origin) = puzzle::puzzle(&args.puzzle, common.seed)?;
+    let strategy = solve::strategy(args.strategy.as_deref(), puzzle.task(), &args.language)?;
     let choice = Choice {
         task: puzzle.task().to_string(),
-        source,
+        source: source(origin),
         strategy: args.strategy.clone().unwrap_or_else(|| strategy.name.clone()),
         model: common.model.clone().unwrap_or_else(store::default_spec),
     };
-    show(common, screen, Some(choice), args)
+    show(common, screen, Some(Begin::Choice(choice)), args)
+}
+
+/// A recorded run on the screen; what is forked from it runs as `solve` would.
+pub fn replay(common: &Common, screen: &ScreenArgs, recording: Recording) -> Result<Left> {
+    let runtime = runtime()?;
+    let host = Program::new(common, &solve::defaults(), &runtime);
+    tui::replay(Arc::new(host), recording, options(screen)?)
+}
+
+/// A recorded run as the screen names it.
+pub fn fork(run: String, task: String, origin: Origin, paused: bool) -> Fork {
+    let choice = Choice { task, source: source(origin.puzzle), strategy: origin.strategy, model: origin.model };
+    Fork { run, events: None, paused, choice }
+}
+
+fn source(origin: PuzzleOrigin) -> Source {
+    match origin {
+        PuzzleOrigin::Generated { size, seed } => Source::Generated { size, seed },
+        PuzzleOrigin::Typed(text) => Source::Typed(text),
+        PuzzleOrigin::File { path, id } => Source::File { path, id },
+    }
+}
+
+fn origin(source: &Source) -> PuzzleOrigin {
+    match source.clone() {
+        Source::Generated { size, seed } => PuzzleOrigin::Generated { size, seed },
+        Source::Typed(text) => PuzzleOrigin::Typed(text),
+        Source::File { path, id } => PuzzleOrigin::File { path, id },
+    }
 }
 
 /// Opens the screen, and prints the answer once it is closed.
-fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &SolveArgs) -> Result<u8> {
+fn show(common: &Common, screen: &ScreenArgs, begin: Option<Begin>, args: &SolveArgs) -> Result<u8> {
     check_model(common)?;
     let runtime = runtime()?;
-    let host = Arc::new(Program {
-        common: common.clone(),
-        args: args.clone(),
-        runtime: runtime.handle().clone(),
-        lm: Mutex::new(None),
-    });
-    let left = tui::run(host, initial, options(screen))?;
+    let host = Program::new(common, args, &runtime);
+    let left = tui::run(Arc::new(host), begin, options(screen)?)?;
     finish(common, &left)
 }
 
@@ -94,13 +119,18 @@ fn finish(common: &Common, left: &Left) -> Result<u8> {
     })
 }
 
-pub fn options(screen: &ScreenArgs) -> ScreenOptions {
+/// The screen as the flags, the environment and the user's files ask for.
+fn options(screen: &ScreenArgs) -> Result<ScreenOptions> {
     let theme = screen.theme.map(|t| match t {
         Theme::Light => ThemeName::Light,
         Theme::Dark => ThemeName::Dark,
         Theme::None => ThemeName::None,
     });
-    ScreenOptions::from_environment(theme, screen.no_mouse, screen.ascii)
+    Ok(ScreenOptions {
+        keys: keys::read()?,
+        copy_file: record::state_folder().ok().map(|folder| folder.join("copied.txt")),
+        ..ScreenOptions::from_environment(theme, screen.no_mouse, screen.ascii)
+    })
 }
 
 /// The program behind the screen. The model stays loaded between runs.
@@ -112,20 +142,8 @@ struct Program {
 }
 
 impl Program {
-    fn puzzle(&self, choice: &Choice) -> Result<Arc<dyn Puzzle>> {
-        let task = task::by_name(&choice.task)?;
-        match &choice.source {
-            Source::Generated { size, seed } => task.generate(*size, *seed),
-            Source::Typed(text) => task.parse(text),
-            Source::File { path, id } => {
-                let puzzles = task.read_data(path)?;
-                let found = match id {
-                    Some(id) => puzzles.into_iter().find(|p| p.id() == id),
-                    None => puzzles.into_iter().next(),
-                };
-                found.ok_or_else(|| Error::input(format!("{}: there is no such puzzle", path.display())))
-            }
-        }
+    fn new(common: &Common, args: &SolveArgs, runtime: &tokio::runtime::Runtime) -> Self {
+        Self { common: common.clone(), args: args.clone(), runtime: runtime.handle().clone(), lm: Mutex::new(None) }
     }
 
     fn model(&self, name: &str, progress: &Progress) -> Result<Arc<dyn Lm>> {
@@ -146,6 +164,15 @@ impl Program {
 }
 
 impl Program {
+    /// Starts a search, recorded as the flags say.
+    fn launch(&self, spec: RunSpec, origin: Origin) -> Result<RunHandle> {
+        let header = Header::new(&*spec.puzzle, &spec.strategy, &*spec.lm, spec.seed, &solve::command_line());
+        let quiet = Common { quiet: true, ..self.common.clone() };
+        let record = solve::recorder(&quiet, &self.args, header.from(origin))?;
+        let _inside = self.runtime.enter();
+        start(RunSpec { record, ..spec })
+    }
+
     /// The flags about strategies count for the one that was named with them.
     fn options(&self, strategy: &str) -> Result<library::LoadOptions> {
         let named = self.args.strategy.as_deref().is_none_or(|named| named == strategy);
@@ -212,22 +239,45 @@ impl Host for Program {
     }
 
     fn preview(&self, choice: &Choice) -> Result<String> {
-        self.puzzle(choice).map(|p| p.title())
+        puzzle::of(&choice.task, &origin(&choice.source)).map(|p| p.title())
     }
 
     fn start(&self, choice: &Choice, progress: &Progress) -> Result<RunHandle> {
-        let puzzle = self.puzzle(choice)?;
-        let strategy = Arc::new(library::load_with(&choice.strategy, &choice.task, &self.options(&choice.strategy)?)?);
-        let lm = self.model(&choice.model, progress)?;
-        let limits: Limits = self.args.limits.limits()?;
+        let from = origin(&choice.source);
+        let puzzle = puzzle::of(&choice.task, &from)?;
+        let options = self.options(&choice.strategy)?;
+        let strategy = Arc::new(library::load_with(&choice.strategy, &choice.task, &options)?);
         let seed = match &choice.source {
             Source::Generated { seed, .. } => *seed,
             Source::Typed(_) | Source::File { .. } => self.common.seed,
         };
-        let header = Header::new(&*puzzle, &strategy, &*lm, seed, &solve::command_line());
-        let record = solve::recorder(&Common { quiet: true, ..self.common.clone() }, &self.args, header)?;
-        let _inside = self.runtime.enter();
-        start(RunSpec { puzzle, strategy, lm, seed, paused: false, limits, record })
+        let common = Common { model: Some(choice.model.clone()), ..self.common.clone() };
+        let args = SolveArgs { strategy: Some(choice.strategy.clone()), ..self.args.clone() };
+        let origin = Origin { set: options.set, ..solve::origin(&common, &args, from, &strategy)? };
+        let lm = self.model(&choice.model, progress)?;
+        self.launch(
+            RunSpec {
+                puzzle,
+                strategy,
+                lm,
+                seed,
+                paused: false,
+                limits: self.args.limits.limits()?,
+                record: None,
+                before: None,
+            },
+            origin,
+        )
+    }
+
+    fn take_up(&self, fork: &Fork, progress: &Progress) -> Result<RunHandle> {
+        let again = Again::open(&fork.run, fork.events, &self.common, &self.args)?;
+        let lm = self.model(&again.origin.model, progress)?;
+        let (puzzle, strategy, origin, seed) =
+            (again.puzzle.clone(), again.strategy.clone(), again.origin.clone(), again.seed);
+        let before = Some(again.before(lm.info()));
+        let limits = self.args.limits.limits()?;
+        self.launch(RunSpec { puzzle, strategy, lm, seed, paused: fork.paused, limits, record: None, before }, origin)
     }
 
     fn open_run(&self, id: &str) -> Result<Recording> {

@@ -18,6 +18,7 @@ mod live;
 mod measure;
 mod mouse;
 mod palette;
+mod picture;
 mod popup;
 mod prompts;
 mod replay;

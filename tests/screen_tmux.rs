@@ -51,7 +51,7 @@ impl Tmux {
             .status()
             .unwrap();
         assert!(ok.success());
-        tmux.wait_for("ready$");
+        tmux.wait_for_shell();
         Some(tmux)
     }
 
@@ -80,6 +80,13 @@ impl Tmux {
     #[track_caller]
     fn wait_for(&self, words: &str) -> String {
         self.wait_until(words, |text| text.contains(words))
+    }
+
+    /// Waits until the shell wants a command.
+    #[track_caller]
+    fn wait_for_shell(&self) -> String {
+        let ready = |text: &str| text.lines().rfind(|l| !l.trim().is_empty()).is_some_and(|l| l.trim_end() == "ready$");
+        self.wait_until("shell", ready)
     }
 
     fn keys(&self, keys: &[&str]) {
@@ -117,7 +124,13 @@ fn the_screen_keeps_to_what_the_terminal_can_show() {
         assert_eq!(text.is_ascii(), term == "linux", "{term}:\n{text}");
         let coloured = tmux.tmux(&["capture-pane", "-p", "-e"]);
         assert!(coloured.contains("\u{1b}["), "there are colours");
-        assert!(!coloured.contains("38;5;") && !coloured.contains("38;2;"), "sixteen colours only under {term}");
+        let high = |(_, rest): (usize, &str)| {
+            let number: String = rest.chars().take_while(char::is_ascii_digit).collect();
+            number.parse::<u32>().is_ok_and(|n| n >= 16)
+        };
+        let indexed = |kind| coloured.match_indices(kind).map(|(at, _)| (at, &coloured[at + 5..]));
+        assert!(!indexed("38;5;").any(high) && !indexed("48;5;").any(high), "sixteen colours only under {term}");
+        assert!(!coloured.contains("38;2;") && !coloured.contains("48;2;"), "{term}");
         // Borders stand below each other: the left one in every row between the first and the last.
         let rows: Vec<&str> = text.lines().skip(2).take(20).collect();
         assert!(rows.iter().all(|r| r.starts_with(['│', '|'])), "{text}");
@@ -126,7 +139,7 @@ fn the_screen_keeps_to_what_the_terminal_can_show() {
         tmux.keys(&["Escape"]);
         tmux.wait_until("no help", |text| !text.contains("any other key closes"));
         tmux.keys(&["q"]);
-        let text = tmux.wait_for("ready$");
+        let text = tmux.wait_for_shell();
         assert!(text.contains("solved: right"), "how it ended is told after the screen:\n{text}");
     }
 }
@@ -156,7 +169,7 @@ fn ctrl_z_gives_the_shell_and_fg_the_screen_at_any_size() {
     let Some(tmux) = Tmux::open("screen-256color") else { return };
     tmux.solved();
     tmux.keys(&["C-z"]);
-    tmux.wait_for("ready$");
+    tmux.wait_for_shell();
     tmux.tmux(&["send-keys", "-l", "echo typed; fg"]);
     tmux.keys(&["Enter"]);
     tmux.wait_for("1 Tree");
@@ -165,11 +178,11 @@ fn ctrl_z_gives_the_shell_and_fg_the_screen_at_any_size() {
         let tiny = width == "14";
         tmux.wait_until(width, |text| {
             let widest = text.lines().map(|l| l.chars().count()).max().unwrap_or(0);
-            if tiny { text.contains("too small") } else { widest == width.parse().unwrap() }
+            if tiny { text.contains("too small") } else { widest == width.parse::<usize>().unwrap() }
         });
     }
     tmux.keys(&["q"]);
-    tmux.wait_for("ready$");
+    tmux.wait_for_shell();
     tmux.tmux(&["send-keys", "-l", "echo st''ill a shell"]);
     tmux.keys(&["Enter"]);
     tmux.wait_for("still a shell");
@@ -242,5 +255,5 @@ fn keys_come_from_a_file_whose_mistakes_are_told_first() {
     tmux.keys(&["Escape"]);
     tmux.wait_until("no help", |text| !text.contains("any other key closes"));
     tmux.keys(&["q", "X"]);
-    tmux.wait_for("ready$");
+    tmux.wait_for_shell();
 }

@@ -25,20 +25,23 @@ pub struct Again {
 }
 
 impl Again {
-    /// The run that `run` names, up to its first `events` events (all: `None`).
+    /// The run that `run` names, up to its first `events` events (all: `None`). What the flags name takes the place of what
+    /// the record names; `args` are those about the strategy, where the user gave them for this run.
     ///
     /// # Errors
     /// There is no such record, it does not say how it was started, or puzzle or strategy are not what they were.
-    pub fn open(run: &str, events: Option<usize>, common: &Common, args: &SolveArgs) -> Result<Self> {
+    pub fn open(run: &str, events: Option<usize>, common: &Common, args: Option<&SolveArgs>) -> Result<Self> {
         let recorded = record::read(run)?;
         let mut origin = origin(&recorded)?;
         if let Some(model) = &common.model {
             origin.model.clone_from(model);
         }
-        if let Some(strategy) = &args.strategy {
+        let named = args.and_then(|args| args.strategy.as_ref());
+        if let Some(strategy) = named {
             origin.strategy.clone_from(strategy);
         }
-        let LoadOptions { set, allow_commands } = args.language.options()?;
+        let LoadOptions { set, allow_commands } =
+            args.map(|args| args.language.options()).transpose()?.unwrap_or_default();
         origin.set.retain(|(name, _)| set.iter().all(|(new, _)| new != name));
         origin.set.extend(set);
         if let Some((name, _)) = origin.set.iter().find(|(_, value)| value == HIDDEN) {
@@ -50,7 +53,7 @@ impl Again {
         let strategy = library::load_with(&origin.strategy, puzzle.task(), &options)?;
         let mut notes = Vec::new();
         if !is_as_recorded(&strategy, &header) {
-            if args.strategy.is_none() {
+            if named.is_none() {
                 return Err(Error::input(format!(
                     "strategy {} or a prompt of it is not what it was when run {} was recorded; give --strategy {} to go on with it as it is now",
                     strategy.origin, header.id, origin.strategy

@@ -36,7 +36,7 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
     // Mistakes in the flags are told before the screen opens.
     args.limits.limits()?;
     if let Some(run) = &args.continued {
-        let Again { puzzle, origin, .. } = Again::open(run, None, common, args)?;
+        let Again { puzzle, origin, .. } = Again::open(run, None, common, Some(args))?;
         let fork = fork(run.clone(), puzzle.task().to_string(), origin, false);
         return show(common, screen, Some(Begin::Fork(fork)), args);
     }
@@ -271,7 +271,9 @@ impl Host for Program {
     }
 
     fn take_up(&self, fork: &Fork, progress: &Progress) -> Result<RunHandle> {
-        let again = Again::open(&fork.run, fork.events, &self.common, &self.args)?;
+        // The flags about the strategy were given for the run that `--continue` names, not for what is forked later.
+        let args = Some(&self.args).filter(|args| args.continued.as_ref() == Some(&fork.run));
+        let again = Again::open(&fork.run, fork.events, &self.common, args)?;
         let lm = self.model(&again.origin.model, progress)?;
         let (puzzle, strategy, origin, seed) =
             (again.puzzle.clone(), again.strategy.clone(), again.origin.clone(), again.seed);

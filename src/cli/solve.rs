@@ -74,7 +74,7 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     let limits = args.limits.limits()?;
     let (puzzle, strategy, origin, seed, again) = match &args.continued {
         Some(run) => {
-            let again = Again::open(run, None, common, args)?;
+            let again = Again::open(run, None, common, Some(args))?;
             (again.puzzle.clone(), again.strategy.clone(), again.origin.clone(), again.seed, Some(again))
         }
         None => {

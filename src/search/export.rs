@@ -119,7 +119,7 @@ fn line(page: &Page<'_>, node: &Node) -> String {
 }
 
 /// Text as character data or a quoted attribute of XML and HTML. Characters that XML 1.0 forbids are left out.
-fn escape(text: &str) -> String {
+pub fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len() + 8);
     for c in text.chars() {
         match c {

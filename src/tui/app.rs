@@ -56,6 +56,8 @@ pub enum Effect {
     Copy(String),
     /// The tree as it is now, into a file.
     Export(PathBuf),
+    /// The screen as it is without the pop-up, into a file.
+    Picture(PathBuf),
     Suspend,
     Redraw,
     Leave,

@@ -7,6 +7,7 @@
 use super::app::{App, Effect};
 use super::canvas::Canvas;
 use super::draw::draw;
+use super::picture;
 use super::replay::Recording;
 use super::start::Catalog;
 use super::terminal::{FrameWriter, Guard};
@@ -18,6 +19,7 @@ use crate::search::run::RunHandle;
 use crossterm::event::Event;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::buffer::Buffer;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -347,6 +349,15 @@ impl Session {
                     match run.state.page().write(&path) {
                         Ok(()) => self.app.say(format!("the tree is in {}", path.display())),
                         Err(e) => self.app.complain(e.message()),
+                    }
+                }
+                Effect::Picture(path) => {
+                    self.app.settle();
+                    let mut buffer = Buffer::empty(self.app.area);
+                    draw(&mut Canvas::new(&mut buffer, &self.app.theme), &self.app);
+                    match std::fs::write(&path, picture::svg(&buffer, "Totara")) {
+                        Ok(()) => self.app.say(format!("the screen is in {}", path.display())),
+                        Err(e) => self.app.complain(format!("{} cannot be written: {e}", path.display())),
                     }
                 }
                 Effect::Suspend => {

@@ -22,6 +22,8 @@ pub enum Line {
     Hide(Pane),
     /// The tree, into a file.
     Export(PathBuf),
+    /// The screen, into a file.
+    Picture(PathBuf),
     /// Replay: a moment in seconds, an event's number.
     Second(f64),
     Event(usize),
@@ -36,6 +38,7 @@ const WITH_ARGUMENT: &[(&str, &str, &str, Group)] = &[
     ("set seconds ", "X|none", "limit of seconds", Group::Steer),
     ("goto ", "N", "select thought N", Group::Move),
     ("export ", "FILE.svg|.html|.txt", "the tree as a file", Group::Look),
+    ("picture ", "FILE.svg", "this screen as a file", Group::Look),
     ("theme ", "dark|light|none", "colours", Group::Program),
     ("show ", "PANE", "show a pane", Group::Panes),
     ("hide ", "PANE", "hide a pane", Group::Panes),
@@ -127,6 +130,13 @@ pub fn parse(line: &str, groups: &[Group], ended: bool) -> Result<Line, String> 
             export::Form::of(&name).map_err(|e| e.message().to_string())?;
             Line::Export(name)
         }
+        ["picture", ..] if words.len() > 1 => {
+            let name = PathBuf::from(line["picture".len()..].trim());
+            match export::Form::of(&name) {
+                Ok(export::Form::Svg) => Line::Picture(name),
+                _ => return Err("a picture of the screen is an SVG file; let its name end in .svg".into()),
+            }
+        }
         ["theme", name] => Line::Theme(name.parse().map_err(|e: crate::base::Error| e.message().to_string())?),
         ["show", name] => Line::Show(pane(name)?),
         ["hide", name] => Line::Hide(pane(name)?),
@@ -174,6 +184,7 @@ mod tests {
             ("set temperature NaN", "from 0 on"),
             ("set temperature -1", "from 0 on"),
             ("export tree", ".svg, .html or .txt"),
+            ("picture a.txt", "end in .svg"),
             ("event 3", "no command"),
             ("again", "no command"),
             ("", "no command"),

@@ -506,6 +506,7 @@ impl App {
                 }
             }
             palette::Line::Theme(name) => self.set_theme(name),
+            palette::Line::Picture(path) => self.effect(Effect::Picture(path)),
             palette::Line::Export(path) => self.effect(Effect::Export(path)),
             palette::Line::Show(pane) => self.show(pane),
             palette::Line::Hide(pane) => self.hide(pane),

@@ -3,11 +3,11 @@
 use super::again::Again;
 use super::args::{Common, ScreenArgs, SolveArgs, Theme};
 use super::{keys, lm, out, puzzle, runtime, solve};
-use crate::base::Result;
+use crate::base::{Error, Result};
 use crate::lm::Lm;
-use crate::model::{self, OpenOptions, store};
+use crate::model::store;
 use crate::search::event::Reason;
-use crate::search::record::{self, Header, Origin, PuzzleOrigin};
+use crate::search::record::{self, Header, Origin, PuzzleOrigin, Recorder};
 use crate::search::run::{RunHandle, RunSpec, start};
 use crate::strategy::library;
 use crate::task;
@@ -15,7 +15,8 @@ use crate::tui::{
     self, Begin, Choice, Fork, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source,
     StrategyItem, TaskItem, ThemeName,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Recorded runs that the start screen offers.
@@ -35,6 +36,9 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
     }
     // Mistakes in the flags are told before the screen opens.
     args.limits.limits()?;
+    if let Some(path) = &args.record {
+        Recorder::check_new(path)?;
+    }
     if let Some(run) = &args.continued {
         let Again { puzzle, origin, .. } = Again::open(run, None, common, Some(args))?;
         let fork = fork(run.clone(), puzzle.task().to_string(), origin, false);
@@ -51,11 +55,12 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
     show(common, screen, Some(Begin::Choice(choice)), args)
 }
 
-/// A recorded run on the screen; what is forked from it runs as `solve` would.
-pub fn replay(common: &Common, screen: &ScreenArgs, recording: Recording) -> Result<Left> {
+/// A recorded run on the screen; what is forked from it runs, and is told afterwards, as by `solve`.
+pub fn replay(common: &Common, screen: &ScreenArgs, recording: Recording) -> Result<u8> {
     let runtime = runtime()?;
     let host = Program::new(common, &solve::defaults(), &runtime);
-    tui::replay(Arc::new(host), recording, options(screen)?)
+    let options = ScreenOptions { seed: common.seed, ..options(screen)? };
+    finish(common, &tui::replay(Arc::new(host), recording, options)?)
 }
 
 /// A recorded run as the screen names it.
@@ -82,23 +87,13 @@ fn origin(source: &Source) -> PuzzleOrigin {
 
 /// Opens the screen, and prints the answer once it is closed.
 fn show(common: &Common, screen: &ScreenArgs, begin: Option<Begin>, args: &SolveArgs) -> Result<u8> {
-    check_model(common)?;
+    // A model that cannot be read is refused before the screen opens.
+    lm::check(common)?;
     let runtime = runtime()?;
     let host = Program::new(common, args, &runtime);
-    let left = tui::run(Arc::new(host), begin, options(screen)?)?;
+    let options = ScreenOptions { seed: common.seed, ..options(screen)? };
+    let left = tui::run(Arc::new(host), begin, options)?;
     finish(common, &left)
-}
-
-/// A model that is named but cannot be read is refused before the screen opens. Known names are fetched on it.
-fn check_model(common: &Common) -> Result<()> {
-    let spec = common.model.clone().unwrap_or_else(store::default_spec);
-    let made_up =
-        ["random:", "scripted:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == "random-proposer";
-    if made_up || (store::known(&spec).is_some() && !Path::new(&spec).exists()) {
-        return Ok(());
-    }
-    let options = OpenOptions { model_dir: common.model_dir.as_deref(), ..OpenOptions::default() };
-    model::info(&model::resolve(&spec, &options)?).map(|_| ())
 }
 
 fn finish(common: &Common, left: &Left) -> Result<u8> {
@@ -115,6 +110,8 @@ fn finish(common: &Common, left: &Left) -> Result<u8> {
     Ok(match (left.signal, &left.outcome) {
         (Some(signal), _) => 128 + signal as u8,
         (None, Some(outcome)) => outcome.exit_code(),
+        // A puzzle that was asked for is left unsolved, as in the middle of its search.
+        (None, None) if left.starting => 128 + 2,
         (None, None) => 0,
     })
 }
@@ -139,11 +136,30 @@ struct Program {
     args: SolveArgs,
     runtime: tokio::runtime::Handle,
     lm: Mutex<Option<(String, Arc<dyn Lm>)>>,
+    /// Runs started so far.
+    runs: AtomicUsize,
+}
+
+/// `dir/name-2.jsonl` for `dir/name.jsonl`.
+fn numbered(path: &Path, number: usize) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    name.push(format!("-{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
 }
 
 impl Program {
     fn new(common: &Common, args: &SolveArgs, runtime: &tokio::runtime::Runtime) -> Self {
-        Self { common: common.clone(), args: args.clone(), runtime: runtime.handle().clone(), lm: Mutex::new(None) }
+        Self {
+            common: common.clone(),
+            args: args.clone(),
+            runtime: runtime.handle().clone(),
+            lm: Mutex::new(None),
+            runs: AtomicUsize::new(0),
+        }
     }
 
     fn model(&self, name: &str, progress: &Progress) -> Result<Arc<dyn Lm>> {
@@ -155,8 +171,7 @@ impl Program {
         }
         // The old model's memory is given back before the new one takes its own.
         *loaded = None;
-        let progress = progress.clone();
-        let told = lm::Told::to(move |what, share| progress.say(what, share));
+        let told = lm::Told::Screen(progress.clone());
         let lm = lm::open(&Common { model: Some(name.to_string()), ..self.common.clone() }, &told)?;
         *loaded = Some((name.to_string(), lm.clone()));
         Ok(lm)
@@ -165,10 +180,17 @@ impl Program {
 
 impl Program {
     /// Starts a search, recorded as the flags say.
-    fn launch(&self, spec: RunSpec, origin: Origin) -> Result<RunHandle> {
+    fn launch(&self, spec: RunSpec, origin: Origin, progress: &Progress) -> Result<RunHandle> {
+        if progress.is_cancelled() {
+            return Err(Error::fault("nobody waits for this run any more"));
+        }
         let header = Header::new(&*spec.puzzle, &spec.strategy, &*spec.lm, spec.seed, &solve::command_line());
+        let mut args = self.args.clone();
+        // Runs after the first one are recorded beside it.
+        let before = self.runs.fetch_add(1, Ordering::Relaxed);
+        args.record = args.record.map(|path| if before == 0 { path } else { numbered(&path, before + 1) });
         let quiet = Common { quiet: true, ..self.common.clone() };
-        let record = solve::recorder(&quiet, &self.args, header.from(origin))?;
+        let record = solve::recorder(&quiet, &args, header.from(origin))?;
         let _inside = self.runtime.enter();
         start(RunSpec { record, ..spec })
     }
@@ -255,19 +277,9 @@ impl Host for Program {
         let args = SolveArgs { strategy: Some(choice.strategy.clone()), ..self.args.clone() };
         let origin = Origin { set: options.set, ..solve::origin(&common, &args, from, &strategy)? };
         let lm = self.model(&choice.model, progress)?;
-        self.launch(
-            RunSpec {
-                puzzle,
-                strategy,
-                lm,
-                seed,
-                paused: false,
-                limits: self.args.limits.limits()?,
-                record: None,
-                before: None,
-            },
-            origin,
-        )
+        let limits = self.args.limits.limits()?;
+        let spec = RunSpec { puzzle, strategy, lm, seed, paused: false, limits, record: None, before: None };
+        self.launch(spec, origin, progress)
     }
 
     fn take_up(&self, fork: &Fork, progress: &Progress) -> Result<RunHandle> {
@@ -279,7 +291,8 @@ impl Host for Program {
             (again.puzzle.clone(), again.strategy.clone(), again.origin.clone(), again.seed);
         let before = Some(again.before(lm.info()));
         let limits = self.args.limits.limits()?;
-        self.launch(RunSpec { puzzle, strategy, lm, seed, paused: fork.paused, limits, record: None, before }, origin)
+        let spec = RunSpec { puzzle, strategy, lm, seed, paused: fork.paused, limits, record: None, before };
+        self.launch(spec, origin, progress)
     }
 
     fn open_run(&self, id: &str) -> Result<Recording> {

@@ -14,8 +14,7 @@ pub fn run(common: &Common, screen: &ScreenArgs, args: &ReplayArgs) -> Result<u8
         return export_to(path, args);
     }
     if !args.no_tui && !common.json && std::io::stdout().is_terminal() && std::io::stdin().is_terminal() {
-        let left = host::replay(common, screen, recording(&args.run)?)?;
-        return Ok(left.signal.map_or(0, |s| 128 + s as u8));
+        return host::replay(common, screen, recording(&args.run)?);
     }
     let recorded = record::read(&args.run)?;
     if recorded.torn {

@@ -22,7 +22,7 @@ pub fn whole_steps(events: &[Event]) -> usize {
     let (mut worked, mut chose) = (false, false);
     for (i, event) in events.iter().enumerate() {
         match event {
-            Event::Progress { .. } if Some(i) != last_word && !(chose && !worked) => {
+            Event::Progress { .. } if Some(i) != last_word && (worked || !chose) => {
                 between_steps = true;
                 worked = false;
             }

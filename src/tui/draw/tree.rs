@@ -7,7 +7,7 @@ use crate::search::tree::{NodeId, Status};
 use crate::tui::canvas::{Canvas, Piece};
 use crate::tui::held::Keeps;
 use crate::tui::run_screen::RunScreen;
-use crate::tui::text::{self, display_line, grouped, shorten_left};
+use crate::tui::text::{self, counted, display_line, shorten_left};
 use crate::tui::tree_view::{Follow, Row};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -22,7 +22,7 @@ pub fn note(run: &RunScreen) -> String {
         Follow::Best => ", on the best",
         Follow::Search | Follow::Stay => "",
     };
-    format!("{} thoughts{hidden}{follow}", grouped(thoughts))
+    format!("{}{hidden}{follow}", counted(thoughts, "thought", "thoughts"))
 }
 
 /// What all rows of one picture have in common.

@@ -3,6 +3,7 @@
 
 use super::args::{Common, SolveArgs};
 use super::puzzle;
+use crate::base::text::counted;
 use crate::base::{Error, Result};
 use crate::lm::Info;
 use crate::search::record::{self, HIDDEN, Header, Origin, PuzzleOrigin, Recorded, whole_steps};
@@ -65,7 +66,8 @@ impl Again {
         let kept = whole_steps(taken);
         let left_out = taken.len() - kept;
         if left_out > 0 {
-            notes.push(format!("{left_out} events of a step that was not whole, or of the end, are left out"));
+            let events = counted(left_out as u64, "event", "events");
+            notes.push(format!("left out: {events} of a step that was not whole, or of the end"));
         }
         let before = Before { from: header.id.clone(), events: taken[..kept].to_vec(), notes };
         let (checksum, model) = (header.checksum, header.model);

@@ -13,7 +13,12 @@ pub fn whole_steps(events: &[Event]) -> usize {
     let end = events.iter().position(|e| matches!(e, Event::Ended { .. }));
     let events = &events[..end.unwrap_or(events.len())];
     // A run that ends tells its progress once more, also where the end interrupted a step.
-    let last_word = end.and_then(|_| events.iter().rposition(|e| matches!(e, Event::Progress { .. })));
+    // A record that stops at such a word may have lost nothing but its end, so that word is not trusted either.
+    let is_word = |e: &Event| matches!(e, Event::Progress { .. });
+    let last_word = match end.is_some() || events.last().is_some_and(is_word) {
+        true => events.iter().rposition(is_word),
+        false => None,
+    };
     let mut kept = 0;
     let mut between_steps = true;
     let mut by_hand = false;

@@ -254,7 +254,8 @@ async fn one(
     let before = alone.then(|| lm.counters());
     let key = job.key();
     let Job { puzzle, strategy, .. } = job;
-    let spec = RunSpec { puzzle: puzzle.clone(), strategy, lm: lm.clone(), seed, paused: false, limits, record };
+    let spec =
+        RunSpec { puzzle: puzzle.clone(), strategy, lm: lm.clone(), seed, paused: false, limits, record, before: None };
     let outcome = solve(spec, |_| {}).await?;
     if outcome.reason == Reason::Quit {
         return Err(Error::fault("a run of the batch was left although nobody can leave it"));

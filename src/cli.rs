@@ -1,10 +1,12 @@
 //! The command line: flags to types, types to the library, results to standard output, all else to standard error.
 
+mod again;
 mod args;
 mod complete;
 mod doctor;
 mod eval;
 mod host;
+mod keys;
 mod lm;
 mod measure;
 mod models;

@@ -36,8 +36,9 @@ use crate::attention::{Method, Parallel};
 use crate::base::{Error, Result};
 use crate::device::Shape;
 use crate::model::llama::Llama;
-use counters::Counters;
-use request::{Cost, Generate, Reply, Score, ScoreReply, Scores, Update};
+use counters::{Counters, HeldKv};
+use request::{Cost, Generate, Hold, Reply, Score, ScoreReply, Scores, Update};
+use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -86,17 +87,25 @@ enum Message {
     Stop,
 }
 
+/// What the engine's thread tells about itself.
+#[derive(Default)]
+struct Shown {
+    counters: Counters,
+    /// What each claim keeps, by its number.
+    held: HashMap<u64, HeldKv>,
+}
+
 /// A running engine. Dropping it ends the thread; requests in flight then fail.
 pub struct Engine {
     messages: Sender<Message>,
-    shown: Arc<Mutex<Counters>>,
+    shown: Arc<Mutex<Shown>>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Engine {
     pub fn start(llama: Llama, vocab: Arc<Vocab>, limits: Limits) -> Result<Self> {
         let (messages, inbox): (Sender<Message>, Receiver<Message>) = channel();
-        let shown = Arc::new(Mutex::new(Counters::default()));
+        let shown = Arc::new(Mutex::new(Shown::default()));
         let worker = Worker::new(llama, vocab, limits, messages.clone(), Arc::clone(&shown));
         let thread = std::thread::Builder::new()
             .name("engine".into())
@@ -131,7 +140,13 @@ impl Engine {
 
     /// The newest counters, as of the end of the last step.
     pub fn counters(&self) -> Counters {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).counters.clone()
+    }
+
+    /// What these claims keep, as of some tenths of a second ago; `None` for one that gave way or is another engine's.
+    pub fn held(&self, holds: &[&Hold]) -> Vec<Option<HeldKv>> {
+        let shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        holds.iter().map(|hold| shown.held.get(&hold::claim_of(hold)?).copied()).collect()
     }
 }
 

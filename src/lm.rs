@@ -10,7 +10,7 @@ pub mod random;
 pub mod scripted;
 
 pub use crate::engine::constraint::{Constraint, Judgement};
-pub use crate::engine::counters::{Counters, IoCounters, KvCounters, LinkCounters, SpeedCounters};
+pub use crate::engine::counters::{Counters, HeldKv, IoCounters, KvCounters, LinkCounters, SpeedCounters};
 pub use crate::engine::request::{Completion, Cost, Finish, Hold, Mode, Sampling, Scores, StreamKey, Update, Usage};
 
 use crate::base::Result;
@@ -135,4 +135,9 @@ pub trait Lm: Send + Sync {
     fn score(&self, request: Score) -> oneshot::Receiver<Result<Scores>>;
 
     fn counters(&self) -> Counters;
+
+    /// What each of these claims keeps; `None` where the model cannot tell.
+    fn held(&self, holds: &[&Hold]) -> Vec<Option<HeldKv>> {
+        vec![None; holds.len()]
+    }
 }

@@ -3,6 +3,7 @@
 pub mod controller;
 pub mod evaluate;
 pub mod event;
+pub mod export;
 pub mod policy;
 pub mod record;
 pub mod run;

@@ -11,11 +11,14 @@ mod app;
 mod canvas;
 mod draw;
 mod field;
+mod held;
 mod keys;
 mod layout;
 mod live;
+mod measure;
 mod mouse;
 mod palette;
+mod picture;
 mod popup;
 mod prompts;
 mod replay;
@@ -32,7 +35,9 @@ mod text;
 mod theme;
 mod tree_view;
 
+pub use keys::check as check_keys;
 pub use live::{replay, run};
+pub use measure::{Frames, measure};
 pub use replay::Recording;
 pub use theme::ThemeName;
 
@@ -64,6 +69,9 @@ pub trait Host: Send + Sync + 'static {
     /// Loads what is not loaded yet and starts the search. May take as long as it needs; it should tell `progress` what
     /// it does, and may give up early once `progress.is_cancelled()`.
     fn start(&self, choice: &Choice, progress: &Progress) -> Result<RunHandle>;
+
+    /// As [`Self::start`], going on with a recorded run.
+    fn take_up(&self, fork: &Fork, progress: &Progress) -> Result<RunHandle>;
 
     /// The puzzle after this one, if there is one.
     fn next(&self, choice: &Choice) -> Option<Choice> {
@@ -124,6 +132,26 @@ pub struct Choice {
     pub source: Source,
     pub strategy: String,
     pub model: String,
+}
+
+/// A recorded run that is to go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Fork {
+    /// What `totara replay` takes.
+    pub run: String,
+    /// After how many of its events; `None`: all.
+    pub events: Option<usize>,
+    /// Whether it waits for the user first.
+    pub paused: bool,
+    /// What it was started from.
+    pub choice: Choice,
+}
+
+/// How the screen begins where it is not on the start screen.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begin {
+    Choice(Choice),
+    Fork(Fork),
 }
 
 /// Where the puzzle comes from.

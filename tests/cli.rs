@@ -4,6 +4,7 @@
 //! - refusals: unknown names, unreadable inputs, wrong flags: code 2, the name of the thing, the remedy
 //! - scripting: `check`, `schema`, `strategy`, `task`
 //! - data: blank and wrong answer columns change `solved` alone
+//! - records: a run goes on from one, a tree is exported from one
 //! - output: a full disk, a closed pipe, no control characters where there is no terminal
 
 mod common;
@@ -311,4 +312,73 @@ fn a_record_can_be_read_again_and_holds_no_secret() {
     assert_eq!(events.first().expect("events")["event"], "started");
     assert_eq!(events.last().expect("events")["event"], "ended");
     assert!(place.run(&["replay", "last", "--no-tui"]).exits(0).out.contains('#'));
+}
+
+#[test]
+fn a_run_that_a_limit_ended_goes_on_and_its_record_is_left_alone() {
+    let place = Place::new();
+    let of = |more: &[&str]| chance(&place, &[&["--task", "set-intersection", "--size", "6"], more].concat());
+    let mut whole = of(&["--no-record"]).exits(0).rows().remove(0);
+    of(&["--max-thoughts", "4", "--set", "api_key=x"]).exits(2);
+    of(&["--max-thoughts", "4"]).exits(3);
+    let runs = place.path("state/runs");
+    let first = std::fs::read_dir(&runs).unwrap().next().unwrap().unwrap().path();
+    let before = std::fs::read_to_string(&first).unwrap();
+    let id = first.file_stem().unwrap().to_str().unwrap().to_string();
+    let go_on = |more: &[&str]| place.run(&[&["solve", "--no-tui", "--json", "--continue", &id], more].concat());
+    let mut row = go_on(&["--max-thoughts", "5000"]).exits(0).rows().remove(0);
+    assert_eq!(std::fs::read_to_string(&first).unwrap(), before);
+    for row in [&mut whole, &mut row] {
+        row["seconds"] = Value::Null;
+    }
+    assert_eq!(whole, row, "the same end as without the limit");
+    let replayed = place.run(&["replay", "last", "--json"]).exits(0).rows();
+    assert!(replayed.iter().any(|e| e["event"] == "continued" && e["from"] == id));
+    // The puzzle is the record's; another one beside it is refused, and so is a run that is not there.
+    go_on(&["--size", "4"]).exits(2).says(&["--size"]);
+    place.run(&["solve", "--no-tui", "--continue", "nothing"]).exits(2).says(&["neither a record file nor a run"]);
+}
+
+#[test]
+fn a_strategy_that_changed_is_not_gone_on_with_unasked() {
+    let place = Place::new();
+    let file = place.path("mine.yaml");
+    let text = place.run(&["strategy", "show", "tot-bfs"]).exits(0).out;
+    std::fs::write(&file, &text).unwrap();
+    let strategy = ["--strategy", "mine.yaml"];
+    chance(&place, &[&["--size", "8", "--max-thoughts", "2"], &strategy[..]].concat()).exits(3);
+    std::fs::write(&file, text.replace("keep: 1", "keep: 2")).unwrap();
+    let go_on = |more: &[&str]| {
+        place.run(&[&["solve", "--no-tui", "--continue", "last", "--max-thoughts", "4"], more].concat())
+    };
+    go_on(&[]).exits(2).says(&["is not what it was", "--strategy"]);
+    let code = go_on(&strategy).code;
+    assert!(matches!(code, Some(1 | 3)), "chance may be unlucky: {code:?}");
+    let events = place.run(&["replay", "last", "--json"]).exits(0).out;
+    assert!(events.contains("from here on with the strategy"));
+}
+
+#[test]
+fn a_tree_is_exported_in_three_forms() {
+    let place = Place::new();
+    chance(&place, &["--size", "3"]).exits(0);
+    for (name, part) in [("t.svg", "<svg "), ("t.html", "<details open>"), ("t.txt", "#0\n")] {
+        let path = place.path(name);
+        let run = place.run(&["replay", "last", "--export", path.to_str().unwrap()]).exits(0).says(&[name]);
+        assert_eq!(run.out, "");
+        let text = std::fs::read_to_string(path).unwrap();
+        assert!(text.contains(part) && text.contains("answer"), "{text}");
+    }
+    place.run(&["replay", "last", "--export", "t.pdf"]).exits(2).says(&[".svg, .html or .txt"]);
+    place.run(&["replay", "last", "--export", "no/such/t.svg"]).exits(4).says(&["cannot be written"]);
+}
+
+#[test]
+fn frames_of_a_large_tree_are_measured() {
+    let place = Place::new();
+    let args = ["bench", "screen", "--thoughts", "500", "--size", "80x24", "--frames", "3", "--json"];
+    let rows = place.run(&args).exits(0).rows();
+    assert_eq!(rows.iter().map(|r| r["frame"].as_str().unwrap()).collect::<Vec<_>>(), ["scroll", "growth"]);
+    assert!(rows.iter().all(|r| r["median_ms"].as_f64().unwrap() > 0.0));
+    place.run(&["bench", "screen", "--size", "5x5"]).exits(2).says(&["20x8"]);
 }

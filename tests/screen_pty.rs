@@ -8,7 +8,7 @@
 
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use std::io::{Read, Write};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use totara::base::{Error, Result};
@@ -16,7 +16,10 @@ use totara::lm::{Counters, KvCounters, SpeedCounters, Usage};
 use totara::search::event::{Author, Command, Event, Limits, Outcome, Purpose, Reason};
 use totara::search::run::RunHandle;
 use totara::search::tree::NodeId;
-use totara::tui::{Choice, Host, ModelItem, Progress, Recording, RunItem, ScreenOptions, StrategyItem, TaskItem};
+use totara::tui::{Choice, Fork, Host, ModelItem, Progress, Recording, RunItem, ScreenOptions, StrategyItem, TaskItem};
+
+/// Thoughts after which the `burst` part falls silent.
+const BURST: u32 = 300;
 
 const PLAY: &str = "TOTARA_SCREEN_TEST_CHILD";
 
@@ -67,6 +70,10 @@ impl Host for Pretend {
         Ok(RunHandle { events: event_receiver, commands })
     }
 
+    fn take_up(&self, fork: &Fork, progress: &Progress) -> Result<RunHandle> {
+        self.start(&fork.choice, progress)
+    }
+
     fn open_run(&self, _id: &str) -> Result<Recording> {
         Err(Error::input("nothing is recorded here"))
     }
@@ -97,8 +104,8 @@ fn pretend(part: &str, events: &Events, mut commands: tokio::sync::mpsc::Unbound
             Err(tokio::sync::mpsc::error::TryRecvError::Disconnected) => return,
             Ok(_) | Err(_) => {}
         }
-        std::thread::sleep(Duration::from_millis(2));
-        if part == "idle" && nodes > 5 {
+        std::thread::sleep(Duration::from_millis(if part == "burst" { 1 } else { 2 }));
+        if (part == "idle" && nodes > 5) || (part == "burst" && nodes == BURST) {
             continue;
         }
         step += 1;
@@ -205,6 +212,8 @@ struct Terminal {
     writer: Box<dyn Write + Send>,
     screen: Arc<Mutex<vt100::Parser>>,
     bytes: Arc<AtomicUsize>,
+    /// Whether the terminal takes nothing in.
+    stuck: Arc<AtomicBool>,
 }
 
 impl Terminal {
@@ -222,9 +231,14 @@ impl Terminal {
         let bytes = Arc::new(AtomicUsize::new(0));
         let mut reader = pair.master.try_clone_reader().unwrap();
         let (shown, counted) = (Arc::clone(&screen), Arc::clone(&bytes));
+        let stuck = Arc::new(AtomicBool::new(false));
+        let waits = Arc::clone(&stuck);
         std::thread::spawn(move || {
             let mut buffer = [0u8; 65536];
             while let Ok(n) = reader.read(&mut buffer) {
+                while waits.load(Ordering::SeqCst) {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
                 if n == 0 {
                     return;
                 }
@@ -233,7 +247,7 @@ impl Terminal {
             }
         });
         let writer = pair.master.take_writer().unwrap();
-        Self { child, master: pair.master, writer, screen, bytes }
+        Self { child, master: pair.master, writer, screen, bytes, stuck }
     }
 
     fn text(&self) -> String {
@@ -408,6 +422,25 @@ fn any_size_is_survived_and_the_keys_still_work() {
     std::thread::sleep(Duration::from_millis(200));
     terminal.press("\x1b[200~q\nd\n:quit\n\x1b[201~");
     terminal.wait_for("text fields only");
+    terminal.press("qy");
+    assert_eq!(terminal.end(), 130);
+    terminal.check_restored();
+}
+
+#[test]
+fn a_stuck_terminal_loses_frames_and_never_tokens() {
+    let mut terminal = Terminal::open("burst");
+    terminal.start_run();
+    terminal.stuck.store(true, Ordering::SeqCst);
+    // Long enough to fill what the kernel keeps of a terminal's output, some 64 KB.
+    std::thread::sleep(Duration::from_secs(6));
+    let bytes = terminal.bytes.load(Ordering::SeqCst);
+    terminal.stuck.store(false, Ordering::SeqCst);
+    terminal.wait_for(&format!("{} thoughts", BURST - 1));
+    let late = terminal.bytes.load(Ordering::SeqCst) - bytes;
+    println!("after six seconds without a reader: {late} bytes");
+    // What the kernel had taken, and a few frames; all that was missed would be more than 100 KB.
+    assert!(late < 90_000, "{late} bytes written at once");
     terminal.press("qy");
     assert_eq!(terminal.end(), 130);
     terminal.check_restored();

@@ -149,6 +149,9 @@ pub struct SolveArgs {
     /// No screen: progress on standard error, the answer on standard output
     #[arg(long)]
     pub no_tui: bool,
+    /// Go on with a recorded run (an id, a file, or `last`) from its last whole step, as after a lost connection
+    #[arg(long = "continue", value_name = "RUN", conflicts_with_all = ["input", "size", "data", "task"])]
+    pub continued: Option<String>,
     /// Record the run into this file [default: the state folder]
     #[arg(long, value_name = "FILE", conflicts_with = "no_record")]
     pub record: Option<PathBuf>,
@@ -254,6 +257,9 @@ pub struct ReplayArgs {
     /// Print the tree as text instead of showing it
     #[arg(long)]
     pub no_tui: bool,
+    /// Write the tree into this file instead: .svg, .html (folds, needs nothing else) or .txt
+    #[arg(long, value_name = "FILE")]
+    pub export: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -342,6 +348,8 @@ pub enum BenchCommand {
     Recorded(BenchRecordedArgs),
     /// The CPU's quantised products
     Products(BenchProductsArgs),
+    /// Frames of the screen over a large tree, drawn into memory
+    Screen(BenchScreenArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -396,6 +404,19 @@ pub struct BenchProductsArgs {
     /// Activation rows
     #[arg(long, default_value = "1,10,32,128", value_delimiter = ',', value_name = "N,N")]
     pub counts: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchScreenArgs {
+    /// Thoughts of the tree
+    #[arg(long, value_name = "N", default_value_t = 20_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub thoughts: u32,
+    /// Columns and rows
+    #[arg(long, value_name = "WxH", default_value = "200x50")]
+    pub size: String,
+    /// Frames of each kind
+    #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub frames: u32,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -1,18 +1,19 @@
 //! What the screen needs from the rest of the program: lists, puzzles, a started run, a recorded one.
 
+use super::again::Again;
 use super::args::{Common, ScreenArgs, SolveArgs, Theme};
-use super::{lm, out, puzzle, runtime, solve};
+use super::{keys, lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
 use crate::model::store;
-use crate::search::event::{Limits, Reason};
-use crate::search::record::{self, Header, Recorder};
+use crate::search::event::Reason;
+use crate::search::record::{self, Header, Origin, PuzzleOrigin, Recorder};
 use crate::search::run::{RunHandle, RunSpec, start};
 use crate::strategy::library;
-use crate::task::{self, Puzzle};
+use crate::task;
 use crate::tui::{
-    self, Choice, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source, StrategyItem, TaskItem,
-    ThemeName,
+    self, Begin, Choice, Fork, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source,
+    StrategyItem, TaskItem, ThemeName,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -34,43 +35,64 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
         return solve::headless(common, args);
     }
     // Mistakes in the flags are told before the screen opens.
-    let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
-    let strategy = solve::strategy(args.strategy.as_deref(), puzzle.task(), &args.language)?;
     args.limits.limits()?;
     if let Some(path) = &args.record {
         Recorder::check_new(path)?;
     }
-    let source = match (&args.puzzle.input, &args.puzzle.data) {
-        (Some(input), _) => Source::Typed(puzzle::text(input, "--input")?),
-        (None, Some(path)) => Source::File { path: path.clone(), id: args.puzzle.id.clone() },
-        (None, None) => {
-            let size = args.puzzle.size.map_or_else(|| task::by_name(puzzle.task()).map(|t| t.default_size()), Ok)?;
-            Source::Generated { size, seed: common.seed }
-        }
-    };
+    if let Some(run) = &args.continued {
+        let Again { puzzle, origin, .. } = Again::open(run, None, common, Some(args))?;
+        let fork = fork(run.clone(), puzzle.task().to_string(), origin, false);
+        return show(common, screen, Some(Begin::Fork(fork)), args);
+    }
+    let (puzzle, origin) = puzzle::puzzle(&args.puzzle, common.seed)?;
+    let strategy = solve::strategy(args.strategy.as_deref(), puzzle.task(), &args.language)?;
     let choice = Choice {
         task: puzzle.task().to_string(),
-        source,
+        source: source(origin),
         strategy: args.strategy.clone().unwrap_or_else(|| strategy.name.clone()),
         model: common.model.clone().unwrap_or_else(store::default_spec),
     };
-    show(common, screen, Some(choice), args)
+    show(common, screen, Some(Begin::Choice(choice)), args)
+}
+
+/// A recorded run on the screen; what is forked from it runs, and is told afterwards, as by `solve`.
+pub fn replay(common: &Common, screen: &ScreenArgs, recording: Recording) -> Result<u8> {
+    let runtime = runtime()?;
+    let host = Program::new(common, &solve::defaults(), &runtime);
+    let options = ScreenOptions { seed: common.seed, ..options(screen)? };
+    finish(common, &tui::replay(Arc::new(host), recording, options)?)
+}
+
+/// A recorded run as the screen names it.
+pub fn fork(run: String, task: String, origin: Origin, paused: bool) -> Fork {
+    let choice = Choice { task, source: source(origin.puzzle), strategy: origin.strategy, model: origin.model };
+    Fork { run, events: None, paused, choice }
+}
+
+fn source(origin: PuzzleOrigin) -> Source {
+    match origin {
+        PuzzleOrigin::Generated { size, seed } => Source::Generated { size, seed },
+        PuzzleOrigin::Typed(text) => Source::Typed(text),
+        PuzzleOrigin::File { path, id } => Source::File { path, id },
+    }
+}
+
+fn origin(source: &Source) -> PuzzleOrigin {
+    match source.clone() {
+        Source::Generated { size, seed } => PuzzleOrigin::Generated { size, seed },
+        Source::Typed(text) => PuzzleOrigin::Typed(text),
+        Source::File { path, id } => PuzzleOrigin::File { path, id },
+    }
 }
 
 /// Opens the screen, and prints the answer once it is closed.
-fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &SolveArgs) -> Result<u8> {
+fn show(common: &Common, screen: &ScreenArgs, begin: Option<Begin>, args: &SolveArgs) -> Result<u8> {
     // A model that cannot be read is refused before the screen opens.
     lm::check(common)?;
     let runtime = runtime()?;
-    let host = Arc::new(Program {
-        common: common.clone(),
-        args: args.clone(),
-        runtime: runtime.handle().clone(),
-        lm: Mutex::new(None),
-        runs: AtomicUsize::new(0),
-    });
-    let options = ScreenOptions { seed: common.seed, ..options(screen) };
-    let left = tui::run(host, initial, options)?;
+    let host = Program::new(common, args, &runtime);
+    let options = ScreenOptions { seed: common.seed, ..options(screen)? };
+    let left = tui::run(Arc::new(host), begin, options)?;
     finish(common, &left)
 }
 
@@ -94,13 +116,18 @@ fn finish(common: &Common, left: &Left) -> Result<u8> {
     })
 }
 
-pub fn options(screen: &ScreenArgs) -> ScreenOptions {
+/// The screen as the flags, the environment and the user's files ask for.
+fn options(screen: &ScreenArgs) -> Result<ScreenOptions> {
     let theme = screen.theme.map(|t| match t {
         Theme::Light => ThemeName::Light,
         Theme::Dark => ThemeName::Dark,
         Theme::None => ThemeName::None,
     });
-    ScreenOptions::from_environment(theme, screen.no_mouse, screen.ascii)
+    Ok(ScreenOptions {
+        keys: keys::read()?,
+        copy_file: record::state_folder().ok().map(|folder| folder.join("copied.txt")),
+        ..ScreenOptions::from_environment(theme, screen.no_mouse, screen.ascii)
+    })
 }
 
 /// The program behind the screen. The model stays loaded between runs.
@@ -125,19 +152,13 @@ fn numbered(path: &Path, number: usize) -> PathBuf {
 }
 
 impl Program {
-    fn puzzle(&self, choice: &Choice) -> Result<Arc<dyn Puzzle>> {
-        let task = task::by_name(&choice.task)?;
-        match &choice.source {
-            Source::Generated { size, seed } => task.generate(*size, *seed),
-            Source::Typed(text) => task.parse(text),
-            Source::File { path, id } => {
-                let puzzles = task.read_data(path)?;
-                let found = match id {
-                    Some(id) => puzzles.into_iter().find(|p| p.id() == id),
-                    None => puzzles.into_iter().next(),
-                };
-                found.ok_or_else(|| Error::input(format!("{}: there is no such puzzle", path.display())))
-            }
+    fn new(common: &Common, args: &SolveArgs, runtime: &tokio::runtime::Runtime) -> Self {
+        Self {
+            common: common.clone(),
+            args: args.clone(),
+            runtime: runtime.handle().clone(),
+            lm: Mutex::new(None),
+            runs: AtomicUsize::new(0),
         }
     }
 
@@ -158,6 +179,22 @@ impl Program {
 }
 
 impl Program {
+    /// Starts a search, recorded as the flags say.
+    fn launch(&self, spec: RunSpec, origin: Origin, progress: &Progress) -> Result<RunHandle> {
+        if progress.is_cancelled() {
+            return Err(Error::fault("nobody waits for this run any more"));
+        }
+        let header = Header::new(&*spec.puzzle, &spec.strategy, &*spec.lm, spec.seed, &solve::command_line());
+        let mut args = self.args.clone();
+        // Runs after the first one are recorded beside it.
+        let before = self.runs.fetch_add(1, Ordering::Relaxed);
+        args.record = args.record.map(|path| if before == 0 { path } else { numbered(&path, before + 1) });
+        let quiet = Common { quiet: true, ..self.common.clone() };
+        let record = solve::recorder(&quiet, &args, header.from(origin))?;
+        let _inside = self.runtime.enter();
+        start(RunSpec { record, ..spec })
+    }
+
     /// The flags about strategies count for the one that was named with them.
     fn options(&self, strategy: &str) -> Result<library::LoadOptions> {
         let named = self.args.strategy.as_deref().is_none_or(|named| named == strategy);
@@ -224,29 +261,38 @@ impl Host for Program {
     }
 
     fn preview(&self, choice: &Choice) -> Result<String> {
-        self.puzzle(choice).map(|p| p.title())
+        puzzle::of(&choice.task, &origin(&choice.source)).map(|p| p.title())
     }
 
     fn start(&self, choice: &Choice, progress: &Progress) -> Result<RunHandle> {
-        let puzzle = self.puzzle(choice)?;
-        let strategy = Arc::new(library::load_with(&choice.strategy, &choice.task, &self.options(&choice.strategy)?)?);
-        let lm = self.model(&choice.model, progress)?;
-        if progress.is_cancelled() {
-            return Err(Error::fault("nobody waits for this run any more"));
-        }
-        let limits: Limits = self.args.limits.limits()?;
+        let from = origin(&choice.source);
+        let puzzle = puzzle::of(&choice.task, &from)?;
+        let options = self.options(&choice.strategy)?;
+        let strategy = Arc::new(library::load_with(&choice.strategy, &choice.task, &options)?);
         let seed = match &choice.source {
             Source::Generated { seed, .. } => *seed,
             Source::Typed(_) | Source::File { .. } => self.common.seed,
         };
-        let header = Header::new(&*puzzle, &strategy, &*lm, seed, &solve::command_line());
-        let mut args = self.args.clone();
-        // Runs after the first one are recorded beside it.
-        let before = self.runs.fetch_add(1, Ordering::Relaxed);
-        args.record = args.record.map(|path| if before == 0 { path } else { numbered(&path, before + 1) });
-        let record = solve::recorder(&Common { quiet: true, ..self.common.clone() }, &args, header)?;
-        let _inside = self.runtime.enter();
-        start(RunSpec { puzzle, strategy, lm, seed, paused: false, limits, record })
+        let common = Common { model: Some(choice.model.clone()), ..self.common.clone() };
+        let args = SolveArgs { strategy: Some(choice.strategy.clone()), ..self.args.clone() };
+        let origin = Origin { set: options.set, ..solve::origin(&common, &args, from, &strategy)? };
+        let lm = self.model(&choice.model, progress)?;
+        let limits = self.args.limits.limits()?;
+        let spec = RunSpec { puzzle, strategy, lm, seed, paused: false, limits, record: None, before: None };
+        self.launch(spec, origin, progress)
+    }
+
+    fn take_up(&self, fork: &Fork, progress: &Progress) -> Result<RunHandle> {
+        // The flags about the strategy were given for the run that `--continue` names, not for what is forked later.
+        let args = Some(&self.args).filter(|args| args.continued.as_ref() == Some(&fork.run));
+        let again = Again::open(&fork.run, fork.events, &self.common, args)?;
+        let lm = self.model(&again.origin.model, progress)?;
+        let (puzzle, strategy, origin, seed) =
+            (again.puzzle.clone(), again.strategy.clone(), again.origin.clone(), again.seed);
+        let before = Some(again.before(lm.info()));
+        let limits = self.args.limits.limits()?;
+        let spec = RunSpec { puzzle, strategy, lm, seed, paused: fork.paused, limits, record: None, before };
+        self.launch(spec, origin, progress)
     }
 
     fn open_run(&self, id: &str) -> Result<Recording> {

@@ -3,16 +3,17 @@
 use super::args::{Activations, Common};
 use super::{out, signals};
 use crate::attention::Method;
-use crate::base::size::Human;
+use crate::base::size::{Human, free_ram};
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
 use crate::device::cpu;
 use crate::device::cpu::arena::KvNumber;
 use crate::device::cuda::driver;
 use crate::lm::Lm;
-use crate::lm::engine::{EngineLm, EngineOptions};
+use crate::lm::engine::{EngineLm, EngineOptions, needed_bytes};
 use crate::lm::random::RandomProposer;
 use crate::lm::scripted::Scripted;
+use crate::model::info::ModelInfo;
 use crate::model::list::{self, State};
 use crate::model::store::{self, Progress};
 use crate::model::{self, Model, OpenOptions};
@@ -216,17 +217,16 @@ pub fn engine_options(common: &Common) -> Result<EngineOptions> {
 /// Models for the start screen, the one that the flags name first.
 pub fn choices(common: &Common) -> Vec<ModelItem> {
     let named = common.model.clone().unwrap_or_else(store::default_spec);
+    let free = free_ram();
     let mut items: Vec<ModelItem> = list::list(common.model_dir.as_deref())
         .into_iter()
-        .map(|entry| {
-            let (bytes, note, error) = match entry.state {
-                State::Info(info) => {
-                    (Some(info.file_bytes), format!("{} layers, context {}", info.layers, info.context), None)
-                }
-                State::NotFetched(bytes) => (Some(bytes), "fetched on first use".to_string(), None),
-                State::Bad(why) => (None, String::new(), Some(why)),
-            };
-            ModelItem { name: entry.name, bytes, note, error }
+        .map(|entry| match entry.state {
+            State::Info(info) => item(entry.name, &info, free),
+            State::NotFetched(bytes) => {
+                let note = format!("fetched on first use; {}", fit(bytes, free));
+                ModelItem { name: entry.name, bytes: Some(bytes), note, error: None }
+            }
+            State::Bad(why) => ModelItem { name: entry.name, bytes: None, note: String::new(), error: Some(why) },
         })
         .collect();
     items.push(ModelItem {
@@ -237,7 +237,31 @@ pub fn choices(common: &Common) -> Vec<ModelItem> {
     });
     match items.iter().position(|i| i.name == named) {
         Some(at) => items[..=at].rotate_right(1),
-        None => items.insert(0, ModelItem { name: named, bytes: None, note: String::new(), error: None }),
+        None => {
+            let path = Path::new(&named);
+            let named = match path.exists().then(|| model::info(path)) {
+                Some(Ok(info)) => item(named, &info, free),
+                Some(Err(why)) => {
+                    ModelItem { name: named, bytes: None, note: String::new(), error: Some(why.message().to_string()) }
+                }
+                None => ModelItem { name: named, bytes: None, note: String::new(), error: None },
+            };
+            items.insert(0, named);
+        }
     }
     items
+}
+
+fn item(name: String, info: &ModelInfo, free: Option<u64>) -> ModelItem {
+    let note = format!("{}, {} layers, context {}", fit(info.file_bytes, free), info.layers, info.context);
+    ModelItem { name, bytes: Some(info.file_bytes), note, error: None }
+}
+
+/// Whether weights of so many bytes fit into the free memory. A card's own memory is asked for only when a run starts.
+fn fit(bytes: u64, free: Option<u64>) -> String {
+    match free {
+        None => "free memory not known".into(),
+        Some(free) if needed_bytes(bytes) <= free => format!("fits ({} free)", Human(free)),
+        Some(free) => format!("too large: {} free", Human(free)),
+    }
 }

@@ -1,6 +1,8 @@
 //! `totara bench`: measurements as a table, or as JSON lines.
 
-use super::args::{BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchProductsArgs, BenchRecordedArgs, Common};
+use super::args::{
+    BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchProductsArgs, BenchRecordedArgs, BenchScreenArgs, Common,
+};
 use super::{lm, out};
 use crate::attention::Method;
 use crate::attention::sample::Number;
@@ -15,6 +17,7 @@ use crate::device::cpu::simd::Simd;
 use crate::device::cuda::attend::{HeadShape, Number as CudaNumber};
 use crate::device::cuda::driver::Gpu;
 use crate::engine::measure::Spec;
+use crate::tui;
 use candle_core::quantized::GgmlDType;
 use serde_json::{json, to_value};
 
@@ -27,6 +30,7 @@ pub fn run(common: &Common, command: &BenchCommand) -> Result<u8> {
         BenchCommand::Decode(args) => bench_decode(common, args),
         BenchCommand::Recorded(args) => bench_recorded(common, args),
         BenchCommand::Products(args) => bench_products(common, args),
+        BenchCommand::Screen(args) => bench_screen(common, args),
     }
 }
 
@@ -218,6 +222,29 @@ fn bench_decode(common: &Common, args: &BenchDecodeArgs) -> Result<u8> {
             out::line(decode::DecodeReport::HEAD)?;
         }
         out::line(report.to_string().trim_end())?;
+    }
+    Ok(0)
+}
+
+fn bench_screen(common: &Common, args: &BenchScreenArgs) -> Result<u8> {
+    let size =
+        args.size.split_once(['x', 'X']).and_then(|(w, h)| Some((w.trim().parse().ok()?, h.trim().parse().ok()?)));
+    let Some((width, height)) = size.filter(|&(w, h): &(u16, u16)| (20..=1000).contains(&w) && (8..=500).contains(&h))
+    else {
+        return Err(Error::input(format!("size `{}` is not columns x rows, from 20x8 to 1000x500", args.size)));
+    };
+    let frames = tui::measure(args.thoughts, width, height, args.frames)?;
+    for (frame, ms) in [("scroll", &frames.scroll_ms), ("growth", &frames.growth_ms)] {
+        let at = |share: f64| ms[((ms.len() - 1) as f64 * share) as usize];
+        let (median, p99, worst) = (at(0.5), at(0.99), at(1.0));
+        if common.json {
+            out::json(&json!({
+                "frame": frame, "thoughts": args.thoughts, "width": width, "height": height,
+                "median_ms": median, "p99_ms": p99, "worst_ms": worst,
+            }))?;
+        } else {
+            out::line(&format!("{frame:<7} median {median:.2} ms  99 % {p99:.2} ms  worst {worst:.2} ms"))?;
+        }
     }
     Ok(0)
 }

@@ -2,6 +2,7 @@
 
 use super::args::PuzzleArgs;
 use crate::base::{Error, Result};
+use crate::search::record::PuzzleOrigin;
 use crate::task::{self, Puzzle};
 use std::io::Read;
 use std::sync::Arc;
@@ -9,21 +10,38 @@ use std::sync::Arc;
 /// Longest text that `--input` and `--prompt` take, in bytes.
 const TEXT_LIMIT: u64 = 16 << 20;
 
-/// The puzzle that the flags ask for.
-pub fn puzzle(args: &PuzzleArgs, seed: u64) -> Result<Arc<dyn Puzzle>> {
-    let task = task::by_name(&args.task)?;
-    if let Some(input) = &args.input {
-        return task.parse(&text(input, "--input")?);
+/// The puzzle that the flags ask for, and where it comes from.
+pub fn puzzle(args: &PuzzleArgs, seed: u64) -> Result<(Arc<dyn Puzzle>, PuzzleOrigin)> {
+    let origin = match (&args.input, &args.data, &args.id) {
+        (Some(input), ..) => PuzzleOrigin::Typed(text(input, "--input")?),
+        (None, Some(path), id) => PuzzleOrigin::File { path: path.clone(), id: id.clone() },
+        (None, None, _) => {
+            let size = args.size.map_or_else(|| task::by_name(&args.task).map(|task| task.default_size()), Ok)?;
+            PuzzleOrigin::Generated { size, seed }
+        }
+    };
+    Ok((of(&args.task, &origin)?, origin))
+}
+
+/// A task's puzzle from where it comes from.
+pub fn of(task: &str, origin: &PuzzleOrigin) -> Result<Arc<dyn Puzzle>> {
+    let task = task::by_name(task)?;
+    match origin {
+        PuzzleOrigin::Generated { size, seed } => task.generate(*size, *seed),
+        PuzzleOrigin::Typed(text) => task.parse(text),
+        PuzzleOrigin::File { path, id } => {
+            let puzzles = task.read_data(path)?;
+            let (count, file) = (puzzles.len(), path.display());
+            let Some(id) = id else {
+                return puzzles
+                    .into_iter()
+                    .next()
+                    .ok_or_else(|| Error::input(format!("{file}: there is no puzzle in it")));
+            };
+            let found = puzzles.into_iter().find(|p| p.id() == id);
+            found.ok_or_else(|| Error::input(format!("{file}: no puzzle with id `{id}` among its {count}")))
+        }
     }
-    if let (Some(data), Some(id)) = (&args.data, &args.id) {
-        let puzzles = task.read_data(data)?;
-        let count = puzzles.len();
-        return puzzles
-            .into_iter()
-            .find(|p| p.id() == id)
-            .ok_or_else(|| Error::input(format!("{}: no puzzle with id `{id}` among its {count}", data.display())));
-    }
-    task.generate(args.size.unwrap_or_else(|| task.default_size()), seed)
 }
 
 /// A text given on the command line: itself, `@FILE`, or `-` for standard input.

@@ -1,12 +1,14 @@
 //! `totara solve --no-tui`: one puzzle, progress on standard error, the answer on standard output.
 
+use super::again::Again;
 use super::args::{Common, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
 use super::{lm, out, puzzle, runtime};
 use crate::base::text::{counted, sanitize_line};
 use crate::base::{Error, Result};
 use crate::batch::row::{Key, Row, Traffic, model_name};
+use crate::model::store;
 use crate::search::event::{Command, Event, Limits, Outcome, Reason};
-use crate::search::record::{Header, Recorder};
+use crate::search::record::{Header, Origin, PuzzleOrigin, Recorder};
 use crate::search::run::{RunSpec, start};
 use crate::search::tree::{Status, ThoughtTree};
 use crate::strategy::{self, LoadOptions, Strategy};
@@ -14,6 +16,7 @@ use crate::task;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -27,6 +30,7 @@ pub fn defaults() -> SolveArgs {
         strategy: None,
         language: LanguageArgs::default(),
         no_tui: true,
+        continued: None,
         record: None,
         no_record: false,
         limits: LimitArgs::default(),
@@ -67,26 +71,33 @@ pub fn strategy(named: Option<&str>, task: &str, language: &LanguageArgs) -> Res
 
 /// Solves one puzzle and prints the answer, or the contract's row.
 pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
-    let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
-    let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task, &args.language)?;
     let limits = args.limits.limits()?;
     if let Some(path) = &args.record {
         Recorder::check_new(path)?;
     }
-    let lm = lm::open(common, &lm::Told::new(common))?;
+    let (puzzle, strategy, origin, seed, again) = match &args.continued {
+        Some(run) => {
+            let again = Again::open(run, None, common, Some(args))?;
+            (again.puzzle.clone(), again.strategy.clone(), again.origin.clone(), again.seed, Some(again))
+        }
+        None => {
+            let (puzzle, from) = puzzle::puzzle(&args.puzzle, common.seed)?;
+            let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task, &args.language)?;
+            let origin = origin(common, args, from, &strategy)?;
+            (puzzle, strategy, origin, common.seed, None)
+        }
+    };
+    // The seed also makes the weights of a random model.
+    let lm_flags = Common { model: Some(origin.model.clone()), seed, ..common.clone() };
+    let lm = lm::open(&lm_flags, &lm::Told::new(common))?;
     let model = model_name(&lm.info().name);
-    let record = recorder(common, args, Header::new(&*puzzle, &strategy, &*lm, common.seed, &command_line()))?;
+    let before = again.map(|again| again.before(lm.info()));
+    let header = Header::new(&*puzzle, &strategy, &*lm, seed, &command_line()).from(origin);
+    let record = recorder(common, args, header)?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
-    let spec = RunSpec {
-        puzzle: puzzle.clone(),
-        strategy: strategy.clone(),
-        lm,
-        seed: common.seed,
-        paused: false,
-        limits,
-        record,
-    };
+    let spec =
+        RunSpec { puzzle: puzzle.clone(), strategy: strategy.clone(), lm, seed, paused: false, limits, record, before };
     let (outcome, signal) = runtime.block_on(drive(spec, common))?;
     if common.json {
         let key = Key {
@@ -126,6 +137,28 @@ pub fn recorder(common: &Common, args: &SolveArgs, header: Header) -> Result<Opt
             })
             .ok()),
     }
+}
+
+/// Where a run of these flags is started from, so that its record says how to go on with it from any folder.
+pub fn origin(common: &Common, args: &SolveArgs, puzzle: PuzzleOrigin, strategy: &Strategy) -> Result<Origin> {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+    let file = |name: String| match Path::new(&name).exists() {
+        true => absolute(Path::new(&name)).to_string_lossy().into_owned(),
+        false => name,
+    };
+    Ok(Origin {
+        puzzle: match puzzle {
+            PuzzleOrigin::File { path, id } => PuzzleOrigin::File { path: absolute(&path), id },
+            other => other,
+        },
+        strategy: match &args.strategy {
+            Some(named) if !strategy.origin.starts_with("built-in") => file(named.clone()),
+            Some(named) => named.clone(),
+            None => strategy.name.clone(),
+        },
+        set: args.language.options()?.set,
+        model: file(common.model.clone().unwrap_or_else(store::default_spec)),
+    })
 }
 
 /// The command line as given, for the record.

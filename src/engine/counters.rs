@@ -64,6 +64,15 @@ pub struct SpeedCounters {
     pub tokens_per_second: f64,
 }
 
+/// The K/V that a claim keeps: what a thought costs as long as it lives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldKv {
+    /// Tokens of its path.
+    pub tokens: u32,
+    /// Those that no other branch needs.
+    pub own: u32,
+}
+
 /// What "the last moments" of [`SpeedCounters::tokens_per_second`] are.
 const MOMENTS: Duration = Duration::from_secs(2);
 

@@ -4,9 +4,10 @@
 //! otherwise. Its tokens are then recomputed when they are asked for again.
 
 use super::Message;
+use super::counters::HeldKv;
 use super::request::Hold;
 use crate::kv::tree::{BranchId, TokenTree};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 
@@ -30,6 +31,11 @@ impl Drop for Claim {
     }
 }
 
+/// The number of a claim on this engine's branches; `None`: another model's.
+pub fn claim_of(hold: &Hold) -> Option<u64> {
+    hold.0.downcast_ref::<Claim>().map(|claim| claim.id)
+}
+
 impl Holds {
     pub fn new(back: Sender<Message>) -> Self {
         Self { branches: BTreeMap::new(), next: 0, back }
@@ -41,6 +47,12 @@ impl Holds {
         self.next += 1;
         self.branches.insert(id, branch);
         Hold(Arc::new(Claim { id, back: self.back.clone() }))
+    }
+
+    /// What each claim keeps now.
+    pub fn held(&self, tree: &TokenTree) -> HashMap<u64, HeldKv> {
+        let held = |branch| HeldKv { tokens: tree.len(branch) as u32, own: tree.own_tokens(branch) as u32 };
+        self.branches.iter().map(|(&id, &branch)| (id, held(branch))).collect()
     }
 
     /// A claim was dropped.

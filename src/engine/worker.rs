@@ -12,7 +12,7 @@
 //! the numbers.
 
 use super::batch::{Batch, LaneId};
-use super::counters::{Counters, Meter};
+use super::counters::Meter;
 use super::given::Given;
 use super::hold::Holds;
 use super::job::{Context, Job, Lane, Role, Work};
@@ -20,7 +20,7 @@ use super::request::{Cost, Generate, Mode, Reply, Score, ScoreReply};
 use super::sample::Sampler;
 use super::sampling::Sampling;
 use super::vocab::Vocab;
-use super::{Limits, Message};
+use super::{Limits, Message, Shown};
 use crate::attention::Planner;
 use crate::base::size::Human;
 use crate::base::{Error, Result};
@@ -32,7 +32,10 @@ use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
+
+/// How often what the claims keep is shown while steps run.
+const HELD_EVERY: Duration = Duration::from_millis(200);
 
 pub struct Worker {
     llama: Llama,
@@ -46,7 +49,9 @@ pub struct Worker {
     batch: Batch,
     logits: Vec<Vec<f32>>,
     meter: Meter,
-    shown: Arc<Mutex<Counters>>,
+    shown: Arc<Mutex<Shown>>,
+    /// When what the claims keep was shown last.
+    held_shown: Instant,
 }
 
 impl Worker {
@@ -55,7 +60,7 @@ impl Worker {
         vocab: Arc<Vocab>,
         limits: Limits,
         back: Sender<Message>,
-        shown: Arc<Mutex<Counters>>,
+        shown: Arc<Mutex<Shown>>,
     ) -> Self {
         let tree = TokenTree::new(llama.device().pages());
         let meter = Meter::new(llama.device().page_bytes(), limits.partial_row_bytes);
@@ -71,6 +76,7 @@ impl Worker {
             logits: Vec::new(),
             meter,
             shown,
+            held_shown: Instant::now(),
         }
     }
 
@@ -101,8 +107,15 @@ impl Worker {
     fn run(&mut self, messages: &Receiver<Message>) {
         loop {
             if self.jobs.is_empty() {
-                // Nothing to do: sleep until asked.
-                let Ok(message) = messages.recv() else { return };
+                // Nothing to do: sleep until asked. What was released meanwhile is shown first, once for all.
+                let message = match messages.try_recv() {
+                    Ok(message) => Ok(message),
+                    Err(_) => {
+                        self.show_held();
+                        messages.recv()
+                    }
+                };
+                let Ok(message) = message else { return };
                 if !self.take(message) {
                     return;
                 }
@@ -467,7 +480,17 @@ impl Worker {
 
     fn show(&mut self) {
         let counters = self.meter.counters(&self.tree.stats());
-        *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = counters;
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).counters = counters;
+        if self.held_shown.elapsed() >= HELD_EVERY {
+            self.show_held();
+        }
+    }
+
+    /// O(claims and their own segments): too much for every step of a large tree.
+    fn show_held(&mut self) {
+        let held = self.holds.held(&self.tree);
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).held = held;
+        self.held_shown = Instant::now();
     }
 }
 

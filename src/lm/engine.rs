@@ -1,6 +1,6 @@
 //! Our own engine as a language model: prompts become token ids, memory is checked before anything is taken.
 
-use super::{Cost, Counters, Format, Generate, Info, Lm, Mode, Part, Prompt, Score, Scores, Update};
+use super::{Cost, Counters, Format, Generate, HeldKv, Hold, Info, Lm, Mode, Part, Prompt, Score, Scores, Update};
 use crate::attention::Method;
 use crate::base::size::{Human, Size};
 use crate::base::{Error, Result};
@@ -192,6 +192,15 @@ impl Lm for EngineLm {
     fn counters(&self) -> Counters {
         self.engine.counters()
     }
+
+    fn held(&self, holds: &[&Hold]) -> Vec<Option<HeldKv>> {
+        self.engine.held(holds)
+    }
+}
+
+/// Memory that a model of such a file needs beside its K/V, about: its weights, and room to work in.
+pub fn needed_bytes(file_bytes: u64) -> u64 {
+    file_bytes + SPARE_BYTES
 }
 
 /// What the engine may take on, for a model of this shape.

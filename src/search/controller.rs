@@ -10,6 +10,7 @@
 //! | `part.rs` | parts of a puzzle, split and merged |
 //! | `command.rs` | runs the programs that score thoughts |
 //! | `steer.rs` | the user's commands and their undoing |
+//! | `take_up.rs` | a recorded run goes on |
 //! | `flight.rs` | requests that run at the same time |
 //! | `budget.rs`, `afford.rs` | counts, limits and the clock; what can be sent within the token budget |
 //! | `finish.rs` | the outcome |
@@ -28,17 +29,18 @@ mod part;
 mod prompt;
 mod score;
 mod steer;
+mod take_up;
 #[cfg(test)]
 mod tests;
 
 use super::event::{Command, Event, Limits, Outcome, Reason};
 use super::policy::{self, Plan, Step};
 use super::record::Recorder;
-use super::run::RunSpec;
+use super::run::{Before, RunSpec};
 use super::tree::{NodeId, Status, ThoughtTree};
 use crate::base::{Error, ErrorKind, Result, rng};
 use crate::lm::pattern::Pattern;
-use crate::lm::{Finish, Hold, Lm, Scores};
+use crate::lm::{Finish, HeldKv, Hold, Lm, Scores};
 use crate::strategy::{Constrain, Generate, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
@@ -71,6 +73,8 @@ pub struct Controller {
     states: HashMap<String, NodeId>,
     /// Claims on the K/V of live branches.
     holds: HashMap<NodeId, Hold>,
+    /// What was told of it last.
+    held_told: Vec<(NodeId, HeldKv)>,
     /// Token ids of thoughts as the model produced them, while their text is unchanged.
     ids: HashMap<NodeId, Tokens>,
     /// Whole answers, checked once each.
@@ -102,6 +106,8 @@ pub struct Controller {
     /// Few-shot examples that were left out, as last told.
     examples_told: Option<usize>,
     record: Option<Recorder>,
+    /// What is told again before the run goes on.
+    before: Option<Before>,
     events: mpsc::UnboundedSender<Event>,
     commands: mpsc::UnboundedReceiver<Command>,
     ticker: Interval,
@@ -119,7 +125,7 @@ impl Controller {
         events: mpsc::UnboundedSender<Event>,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> Result<Self> {
-        let RunSpec { puzzle, strategy, lm, seed, paused, limits, record } = spec;
+        let RunSpec { puzzle, strategy, lm, seed, paused, limits, record, before } = spec;
         if let Some(task) = strategy.task.as_deref().filter(|task| *task != puzzle.task()) {
             let (name, other) = (&strategy.name, puzzle.task());
             return Err(Error::input(format!(
@@ -153,7 +159,17 @@ impl Controller {
                 patterns.insert(text.clone(), Arc::new(pattern));
             }
         }
-        let own = strategy.budget;
+        if let Some(before) = &before {
+            take_up::check(before)?;
+        }
+        let own = match before.as_ref().and_then(|before| take_up::limits(&before.events)) {
+            Some(limits) => limits,
+            None => Limits {
+                tokens: strategy.budget.tokens,
+                thoughts: strategy.budget.thoughts,
+                seconds: strategy.budget.seconds,
+            },
+        };
         let limits = Limits {
             tokens: limits.tokens.or(own.tokens),
             thoughts: limits.thoughts.or(own.thoughts),
@@ -173,6 +189,7 @@ impl Controller {
             ledger: Ledger::new(limits, paused),
             states: HashMap::new(),
             holds: HashMap::new(),
+            held_told: Vec::new(),
             ids: HashMap::new(),
             checked: BTreeMap::new(),
             breadth: None,
@@ -191,6 +208,7 @@ impl Controller {
             fate: Fate::default(),
             examples_told: None,
             record,
+            before,
             events,
             commands,
             ticker,
@@ -199,18 +217,23 @@ impl Controller {
 
     /// Runs to the end and tells the outcome; hands the tree back for whoever wants to look at it.
     pub async fn run(mut self) -> (Outcome, ThoughtTree) {
-        self.emit(Event::Started {
-            task: self.puzzle.task().to_string(),
-            puzzle: self.puzzle.id().to_string(),
-            title: self.puzzle.title(),
-            strategy: self.strategy.name.clone(),
-            model: self.lm.info().name.clone(),
-            seed: self.seed,
-            budget: self.ledger.limits,
-        });
         self.states.insert(self.puzzle.state_key(""), NodeId::ROOT);
-        if self.paused {
-            self.emit(Event::Paused);
+        match self.before.take() {
+            Some(before) => self.take_up(before),
+            None => {
+                self.emit(Event::Started {
+                    task: self.puzzle.task().to_string(),
+                    puzzle: self.puzzle.id().to_string(),
+                    title: self.puzzle.title(),
+                    strategy: self.strategy.name.clone(),
+                    model: self.lm.info().name.clone(),
+                    seed: self.seed,
+                    budget: self.ledger.limits,
+                });
+                if self.paused {
+                    self.emit(Event::Paused);
+                }
+            }
         }
         let reason = loop {
             // With a model that answers at once nothing else here would ever wait, and nobody could steer.
@@ -257,7 +280,7 @@ impl Controller {
             self.note(format!("nothing was left to expand because {why}"));
         }
         self.progress();
-        self.emit(Event::Counters { counters: self.lm.counters() });
+        self.tell_memory();
         let outcome = self.outcome(reason);
         self.emit(Event::Ended { outcome: outcome.clone() });
         (outcome, self.tree)
@@ -340,6 +363,19 @@ impl Controller {
         });
     }
 
+    /// What memory, link and speed are now, and which thought keeps what.
+    fn tell_memory(&mut self) {
+        self.emit(Event::Counters { counters: self.lm.counters() });
+        let mut holds: Vec<(NodeId, &Hold)> = self.holds.iter().map(|(&node, hold)| (node, hold)).collect();
+        holds.sort_unstable_by_key(|(node, _)| *node);
+        let held = self.lm.held(&holds.iter().map(|(_, hold)| *hold).collect::<Vec<_>>());
+        let thoughts: Vec<_> = holds.iter().zip(held).filter_map(|((node, _), kv)| Some((*node, kv?))).collect();
+        if thoughts != self.held_told {
+            self.held_told.clone_from(&thoughts);
+            self.emit(Event::Held { thoughts });
+        }
+    }
+
     fn seconds(&self) -> f64 {
         round(self.ledger.clock.elapsed().as_secs_f64())
     }
@@ -352,7 +388,7 @@ impl Controller {
                 Some(command) => self.obey(command),
                 None => self.stop(Reason::Quit),
             },
-            _ = self.ticker.tick() => self.emit(Event::Counters { counters: self.lm.counters() }),
+            _ = self.ticker.tick() => self.tell_memory(),
         }
     }
 
@@ -406,7 +442,7 @@ impl Controller {
                     None => self.stop(Reason::Quit),
                 },
                 limit = time_is_up => self.stop(Reason::Seconds { limit }),
-                _ = self.ticker.tick() => self.emit(Event::Counters { counters: self.lm.counters() }),
+                _ = self.ticker.tick() => self.tell_memory(),
                 piece = flight.news() => if let Some(piece) = piece {
                     let flight::Piece { request, node, sample, text, logprob } = piece;
                     // A piece for the screen alone; what cannot be written as JSON is not needed there.

@@ -3,11 +3,11 @@
 
 use super::tree::{NodeId, Status};
 use crate::base::text::counted;
-use crate::lm::{Counters, Usage};
+use crate::lm::{Counters, HeldKv, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What happened, in order. `Token` and `Counters` are for the screen alone and are not recorded.
+/// What happened, in order. `Token`, `Counters` and `Held` are for the screen alone and are not recorded.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -111,12 +111,30 @@ pub enum Event {
     Counters {
         counters: Counters,
     },
+    /// What each thought's claim on K/V keeps now; thoughts that are not named keep none. Told when it has changed.
+    Held {
+        thoughts: Vec<(NodeId, HeldKv)>,
+    },
     /// The user steered.
     Act {
         command: Command,
     },
+    /// What is set by hand from here on, told after every act that sets something or takes that back. `None`: as the
+    /// strategy says.
+    Settings {
+        breadth: Option<usize>,
+        temperature: Option<f32>,
+        limits: Limits,
+    },
     Paused,
     Resumed,
+    /// What comes before was taken from another run's record, and this run goes on from there.
+    Continued {
+        /// The other run's id.
+        from: String,
+        /// How many of its events.
+        events: usize,
+    },
     /// Something worth telling that is no failure of the run (few-shot examples shrunk, a reply that could not be read).
     Note {
         text: String,

@@ -1,6 +1,6 @@
 //! Records: every run as JSON lines in the state folder, a header first, then its events.
 //!
-//! `Token` and `Counters` events are for the screen and are not recorded. The tree rebuilt from a record equals the one
+//! `Token`, `Counters` and `Held` events are for the screen and are not recorded. The tree rebuilt from a record equals the one
 //! that ran. A record is written as the run goes and flushed with every thought, so a killed run loses at most its last
 //! line; a torn last line is left out on reading. A disk that is full or a folder that cannot be written to is told once
 //! and never ends the run.
@@ -8,10 +8,12 @@
 mod folder;
 mod header;
 mod read;
+mod whole;
 
 pub use folder::{LIMIT_BYTES, runs_folder, state_folder, utc_now};
-pub use header::{Header, without_secrets};
+pub use header::{HIDDEN, Header, Origin, PuzzleOrigin, without_secrets};
 pub use read::{Recorded, find, newest, read};
+pub use whole::whole_steps;
 
 use super::event::Event;
 use crate::base::{Error, Result};
@@ -103,7 +105,7 @@ impl Recorder {
     /// # Errors
     /// The line could not be written or flushed; nothing should be written after it.
     pub fn write(&mut self, event: &Event) -> Result<()> {
-        if matches!(event, Event::Token { .. } | Event::Counters { .. }) {
+        if matches!(event, Event::Token { .. } | Event::Counters { .. } | Event::Held { .. }) {
             return Ok(());
         }
         let flush =

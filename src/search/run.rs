@@ -28,6 +28,20 @@ pub struct RunSpec {
     pub limits: Limits,
     /// Where the run is recorded; `None`: nowhere.
     pub record: Option<Recorder>,
+    /// What another run did before this one goes on; `None`: begin at the beginning.
+    pub before: Option<Before>,
+}
+
+/// The beginning of a recorded run that another one takes up: its record is lost to nobody, the new run's record holds
+/// these events too.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Before {
+    /// The recorded run's id.
+    pub from: String,
+    /// Whole steps only: see [`super::record::whole_steps`].
+    pub events: Vec<Event>,
+    /// What is worth telling about how it was taken up.
+    pub notes: Vec<String>,
 }
 
 /// Starts a run on the current tokio runtime.

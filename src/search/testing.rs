@@ -170,7 +170,7 @@ pub fn script(replies: &[&str]) -> Arc<dyn Lm> {
 
 pub fn spec(puzzle: Arc<dyn Puzzle>, strategy: Strategy, lm: Arc<dyn Lm>) -> RunSpec {
     let limits = Limits::default();
-    RunSpec { puzzle, strategy: Arc::new(strategy), lm, seed: 7, paused: false, limits, record: None }
+    RunSpec { puzzle, strategy: Arc::new(strategy), lm, seed: 7, paused: false, limits, record: None, before: None }
 }
 
 /// What a run left behind.

@@ -9,11 +9,12 @@ use super::replay::{Recording, Replay};
 use super::run_screen::RunScreen;
 use super::start::{Catalog, Outcome as FormOutcome, Start};
 use super::theme::{Theme, ThemeName};
-use super::{Choice, ScreenOptions, StrategyItem};
+use super::{Begin, Choice, Fork, ScreenOptions, StrategyItem};
 use crate::base::Result;
 use crate::search::event::{Command, Event as SearchEvent, Outcome, Reason};
 use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind};
 use ratatui::layout::Rect;
+use std::path::PathBuf;
 
 /// How long a message stays in the last line, in seconds.
 const MESSAGE_SECONDS: f64 = 4.0;
@@ -40,6 +41,11 @@ pub enum Effect {
         job: u64,
         choice: Choice,
     },
+    /// Go on with a recorded run; answered as `Start` is.
+    Fork {
+        job: u64,
+        fork: Fork,
+    },
     /// Start the puzzle after this one.
     StartNext {
         job: u64,
@@ -50,6 +56,10 @@ pub enum Effect {
     Send(Command),
     OpenRun(String),
     Copy(String),
+    /// The tree as it is now, into a file.
+    Export(PathBuf),
+    /// The screen as it is without the pop-up, into a file.
+    Picture(PathBuf),
     Suspend,
     Redraw,
     Leave,
@@ -139,11 +149,18 @@ impl App {
     }
 
     /// Opens the start screen, or starts at once.
-    pub fn open(&mut self, initial: Option<Choice>) {
+    pub fn open(&mut self, begin: Option<Begin>) {
         self.effect(Effect::LoadCatalog);
-        if let Some(choice) = initial {
-            self.start.show(&choice);
-            self.begin(choice);
+        match begin {
+            Some(Begin::Choice(choice)) => {
+                self.start.show(&choice);
+                self.begin(choice);
+            }
+            Some(Begin::Fork(fork)) => {
+                self.start.show(&fork.choice);
+                self.begin_fork(fork);
+            }
+            None => {}
         }
     }
 
@@ -418,6 +435,14 @@ impl App {
         self.effect(Effect::Drop);
         self.effect(Effect::Start { job: self.jobs, choice: choice.clone() });
         self.load(choice);
+    }
+
+    /// Goes on with a recorded run.
+    pub fn begin_fork(&mut self, fork: Fork) {
+        self.jobs += 1;
+        self.effect(Effect::Drop);
+        self.effect(Effect::Fork { job: self.jobs, fork: fork.clone() });
+        self.load(fork.choice);
     }
 
     /// Starts the puzzle after the one of `choice`.

@@ -32,6 +32,7 @@ pub enum Action {
     FindPrevious,
     Copy,
     CopyPath,
+    Export,
     NextPane,
     PreviousPane,
     Pane(u8),
@@ -56,6 +57,7 @@ pub enum Action {
     LeapBack,
     Faster,
     Slower,
+    Fork,
     Again,
     NextPuzzle,
     OtherStrategy,
@@ -137,7 +139,7 @@ pub const TABLE: &[Entry] = &[
     e(Action::ToggleFold, "fold", "o", Group::Move, "fold or unfold", ""),
     e(Action::FoldBelow, "fold-below", "C", Group::Move, "fold the children, to see one level", ""),
     e(Action::UnfoldAll, "unfold-all", "O", Group::Move, "unfold everything", ""),
-    e(Action::Follow, "follow", "f", Group::Look, "go with the search, or stay", "follow"),
+    e(Action::Follow, "follow", "f", Group::Look, "go with the search, with the best, or stay", "follow"),
     e(Action::Best, "best", "b", Group::Look, "go to the best thought", "best"),
     e(Action::Mark, "mark", "m", Group::Look, "mark; on a second thought: compare the two", ""),
     e(Action::Find, "find", "/", Group::Look, "search in the thoughts (#12 goes to thought 12)", "find"),
@@ -146,6 +148,7 @@ pub const TABLE: &[Entry] = &[
     e(Action::TogglePruned, "pruned", "H", Group::Look, "hide or show pruned thoughts", ""),
     e(Action::Copy, "copy", "y", Group::Look, "copy the thought's text", ""),
     e(Action::CopyPath, "copy-path", "Y", Group::Look, "copy the text from the root to the thought", ""),
+    e(Action::Export, "save-tree", "E", Group::Look, "write the tree into a file (svg, html, txt)", ""),
     e(Action::NextPane, "next-pane", "tab", Group::Panes, "next pane", ""),
     e(Action::PreviousPane, "previous-pane", "backtab", Group::Panes, "pane before", ""),
     e(Action::Pane(1), "pane-1", "1", Group::Panes, "Tree", ""),
@@ -176,6 +179,7 @@ pub const TABLE: &[Entry] = &[
     e(Action::LeapBack, "leap-back", "{", Group::Replay, "a tenth back", ""),
     e(Action::Faster, "faster", ">", Group::Replay, "twice as fast", "faster"),
     e(Action::Slower, "slower", "<", Group::Replay, "half as fast", "slower"),
+    e(Action::Fork, "fork", "F", Group::Replay, "go on from here as a live run, paused", "fork"),
     e(Action::Again, "again", "a enter", Group::End, "the same again", "again"),
     e(Action::NextPuzzle, "next", "n", Group::End, "next puzzle", "next puzzle"),
     e(Action::OtherStrategy, "other", "o", Group::End, "other strategy, puzzle or model", "other strategy"),
@@ -237,6 +241,14 @@ impl Key {
     }
 }
 
+/// Whether these keys may be had instead of the table's.
+///
+/// # Errors
+/// As [`KeyMap::new`].
+pub fn check(changes: &[(String, String)]) -> Result<()> {
+    KeyMap::new(changes).map(drop)
+}
+
 /// Which key does what, after the user's own choice.
 #[derive(Debug, Clone)]
 pub struct KeyMap {
@@ -257,7 +269,7 @@ impl KeyMap {
                     .iter()
                     .max_by(|a, b| strsim::jaro_winkler(a.name, name).total_cmp(&strsim::jaro_winkler(b.name, name)));
                 let near = near.map_or("", |entry| entry.name);
-                return Err(Error::input(format!("keys: there is no action `{name}` (nearest: `{near}`)")));
+                return Err(Error::input(format!("there is no action `{name}` (nearest: `{near}`)")));
             }
         }
         let mut by_key = HashMap::new();
@@ -267,10 +279,7 @@ impl KeyMap {
             texts.push(text.to_string());
             for word in text.split_whitespace() {
                 let key = Key::parse(word).ok_or_else(|| {
-                    Error::input(format!(
-                        "keys: `{word}` for `{}` is not a key (such as x, ctrl-x, f5, enter)",
-                        entry.name
-                    ))
+                    Error::input(format!("`{word}` for `{}` is not a key (such as x, ctrl-x, f5, enter)", entry.name))
                 })?;
                 by_key.insert((entry.group, key), entry.action);
             }
@@ -309,7 +318,7 @@ impl KeyMap {
         };
         for groups in [RUN_GROUPS, REPLAY_GROUPS, &[Group::End]] {
             if let Some((key, a, b)) = clash(groups) {
-                return Err(Error::input(format!("keys: `{key}` would mean both `{a}` and `{b}`")));
+                return Err(Error::input(format!("key `{key}` would mean both `{a}` and `{b}`")));
             }
         }
         Ok(())

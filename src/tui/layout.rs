@@ -51,7 +51,7 @@ impl Pane {
         match self {
             Self::Tree => (5, None),
             Self::Thought => (5, None),
-            Self::Memory => (5, Some(9)),
+            Self::Memory => (5, Some(10)),
             Self::Speed => (4, Some(8)),
             Self::Link => (4, Some(6)),
             Self::Search => (5, Some(12)),

@@ -7,17 +7,19 @@
 use super::app::{App, Effect, Screen};
 use super::canvas::Canvas;
 use super::draw::draw;
+use super::picture;
 use super::replay::Recording;
 use super::start::Catalog;
 use super::terminal::{FrameWriter, Guard};
 use super::text::base64;
-use super::{Choice, Host, Left, Progress, ScreenOptions, StrategyItem};
+use super::{Begin, Choice, Fork, Host, Left, Progress, ScreenOptions, StrategyItem};
 use crate::base::{Error, Result};
 use crate::search::event::{Command, Event as SearchEvent, Reason};
 use crate::search::run::RunHandle;
 use crossterm::event::Event;
 use ratatui::Terminal;
 use ratatui::backend::CrosstermBackend;
+use ratatui::buffer::Buffer;
 use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
@@ -42,7 +44,7 @@ const READER_POLL: Duration = Duration::from_millis(100);
 /// Larger texts do not fit into what terminals take for the clipboard.
 const COPY_BYTES: usize = 74_000;
 
-/// Opens the screen: on the start screen, or with `initial` at once on its run. Blocks until it is left.
+/// Opens the screen: on the start screen, or with `begin` at once on its run. Blocks until it is left.
 ///
 /// SIGINT, SIGTERM and SIGHUP leave the screen properly and come back in [`Left::signal`]. Their default actions do not
 /// return afterwards (the runtime keeps its handlers), so the caller should end soon.
@@ -50,11 +52,11 @@ const COPY_BYTES: usize = 74_000;
 /// # Errors
 /// No terminal, a terminal that goes away, keys that clash, and a panic of any thread while the screen is open (its
 /// message has then been printed to a restored terminal).
-pub fn run(host: Arc<dyn Host>, initial: Option<Choice>, options: ScreenOptions) -> Result<Left> {
+pub fn run(host: Arc<dyn Host>, begin: Option<Begin>, options: ScreenOptions) -> Result<Left> {
     on_own_thread(move || {
         let mut app = App::new(&options, 80, 24)?;
-        app.open(initial);
-        serve(app, Some(host), options)
+        app.open(begin);
+        serve(app, host, options)
     })
 }
 
@@ -62,11 +64,11 @@ pub fn run(host: Arc<dyn Host>, initial: Option<Choice>, options: ScreenOptions)
 ///
 /// # Errors
 /// As [`run`].
-pub fn replay(recording: Recording, options: ScreenOptions) -> Result<Left> {
+pub fn replay(host: Arc<dyn Host>, recording: Recording, options: ScreenOptions) -> Result<Left> {
     on_own_thread(move || {
         let mut app = App::new(&options, 80, 24)?;
         app.open_replay(recording);
-        serve(app, None, options)
+        serve(app, host, options)
     })
 }
 
@@ -77,7 +79,7 @@ fn on_own_thread(work: impl FnOnce() -> Result<Left> + Send) -> Result<Left> {
     })
 }
 
-fn serve(app: App, host: Option<Arc<dyn Host>>, options: ScreenOptions) -> Result<Left> {
+fn serve(app: App, host: Arc<dyn Host>, options: ScreenOptions) -> Result<Left> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
         let signals = Signals::new()?;
@@ -133,7 +135,7 @@ impl Signals {
 
 struct Session {
     app: App,
-    host: Option<Arc<dyn Host>>,
+    host: Arc<dyn Host>,
     options: ScreenOptions,
     terminal: Terminal<CrosstermBackend<FrameWriter>>,
     guard: Guard,
@@ -153,6 +155,14 @@ struct Session {
     resumed_at: f64,
 }
 
+/// What is to be started.
+enum Wanted {
+    This(Choice),
+    /// The puzzle after this one.
+    After(Choice),
+    Fork(Fork),
+}
+
 /// Why the loop ended.
 enum Ended {
     Left,
@@ -160,7 +170,7 @@ enum Ended {
 }
 
 impl Session {
-    fn new(mut app: App, host: Option<Arc<dyn Host>>, options: ScreenOptions, guard: Guard) -> Result<Self> {
+    fn new(mut app: App, host: Arc<dyn Host>, options: ScreenOptions, guard: Guard) -> Result<Self> {
         let terminal = Terminal::new(CrosstermBackend::new(guard.writer()))?;
         let size = terminal.size()?;
         app.input(&Event::Resize(size.width, size.height));
@@ -339,6 +349,22 @@ impl Session {
                     }
                 }
                 Effect::Copy(text) => self.copy(&text)?,
+                Effect::Export(path) => {
+                    let Some(run) = &self.app.run else { continue };
+                    match run.state.page().write(&path) {
+                        Ok(()) => self.app.say(format!("the tree is in {}", path.display())),
+                        Err(e) => self.app.complain(e.message()),
+                    }
+                }
+                Effect::Picture(path) => {
+                    self.app.settle();
+                    let mut buffer = Buffer::empty(self.app.area);
+                    draw(&mut Canvas::new(&mut buffer, &self.app.theme), &self.app);
+                    match std::fs::write(&path, picture::svg(&buffer, "Totara")) {
+                        Ok(()) => self.app.say(format!("the screen is in {}", path.display())),
+                        Err(e) => self.app.complain(format!("{} cannot be written: {e}", path.display())),
+                    }
+                }
                 Effect::Suspend => {
                     self.guard.suspend()?;
                     self.redraw()?;
@@ -362,8 +388,9 @@ impl Session {
                     self.ask(move |host| Notice::Preview { question, answer: host.preview(&choice) })?;
                 }
                 Effect::OpenRun(id) => self.ask(move |host| Notice::Opened(host.open_run(&id)))?,
-                Effect::Start { job, choice } => self.start(job, choice, false)?,
-                Effect::StartNext { job, choice } => self.start(job, choice, true)?,
+                Effect::Start { job, choice } => self.start(job, Wanted::This(choice))?,
+                Effect::StartNext { job, choice } => self.start(job, Wanted::After(choice))?,
+                Effect::Fork { job, fork } => self.start(job, Wanted::Fork(fork))?,
             }
         }
         Ok(false)
@@ -378,33 +405,45 @@ impl Session {
         &self,
         thread: &str,
         question: impl FnOnce(&dyn Host) -> Notice + Send + 'static,
-    ) -> Result<Option<std::thread::JoinHandle<()>>> {
-        let Some(host) = self.host.clone() else { return Ok(None) };
+    ) -> Result<std::thread::JoinHandle<()>> {
+        let host = Arc::clone(&self.host);
         let notify = self.notify.clone();
         let thread = std::thread::Builder::new().name(thread.into()).spawn(move || {
             // The screen may be gone by the time the answer is there.
             notify.send(question(host.as_ref())).ok();
         })?;
-        Ok(Some(thread))
+        Ok(thread)
     }
 
-    fn start(&mut self, job: u64, choice: Choice, next: bool) -> Result<()> {
+    /// Starts a run on a thread of its own.
+    fn start(&mut self, job: u64, wanted: Wanted) -> Result<()> {
         let tell = self.notify.clone();
         let progress = Progress::new(move |text, share| {
             tell.send(Notice::Progress { job, text, share }).ok();
         });
         self.progress = Some(progress.clone());
         let thread = self.ask_on("start", move |host| {
-            let choice = if next { host.next(&choice) } else { Some(choice) };
-            let Some(choice) = choice else {
-                let e = Error::input("there is no next puzzle here; choose another one");
-                return Notice::Started { job, choice: empty_choice(), result: Err(e) };
+            let (choice, result) = match wanted {
+                Wanted::This(choice) => {
+                    let result = host.start(&choice, &progress);
+                    (choice, result)
+                }
+                Wanted::After(choice) => match host.next(&choice) {
+                    Some(next) => {
+                        let result = host.start(&next, &progress);
+                        (next, result)
+                    }
+                    None => (choice, Err(Error::input("there is no next puzzle here; choose another one"))),
+                },
+                Wanted::Fork(fork) => {
+                    let result = host.take_up(&fork, &progress);
+                    (fork.choice, result)
+                }
             };
-            let result = host.start(&choice, &progress);
             Notice::Started { job, choice, result }
         })?;
         self.starts.retain(|thread| !thread.is_finished());
-        self.starts.extend(thread);
+        self.starts.push(thread);
         Ok(())
     }
 
@@ -481,15 +520,6 @@ impl Session {
     }
 }
 
-fn empty_choice() -> Choice {
-    Choice {
-        task: String::new(),
-        source: super::Source::Typed(String::new()),
-        strategy: String::new(),
-        model: String::new(),
-    }
-}
-
 /// The run's next event; waits for ever where there is no run.
 async fn next_event(run: &mut Option<RunHandle>) -> Option<SearchEvent> {
     match run {
@@ -514,6 +544,9 @@ fn read_inputs(inputs: &UnboundedSender<std::io::Result<Event>>, stop: &AtomicBo
 
 fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     use std::os::unix::fs::OpenOptionsExt;
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder)?;
+    }
     let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
     file.write_all(text.as_bytes())
 }

@@ -5,6 +5,7 @@ use super::draw;
 use super::keys::Action;
 use super::layout::{Pane, THREE_COLUMNS};
 use super::popup::Popup;
+use super::tree_view::Follow;
 use crossterm::event::{MouseButton, MouseEvent, MouseEventKind};
 use ratatui::layout::Rect;
 
@@ -130,7 +131,7 @@ impl App {
                     let shown = draw::log::shown(run, usize::from(area.height.saturating_sub(2)));
                     let node = run.state.log.get(shown.start + line).filter(|_| shown.start + line < shown.end);
                     if let Some(node) = node.and_then(|l| l.node) {
-                        run.tree.follow = false;
+                        run.tree.follow = Follow::Stay;
                         run.tree.go(&run.state, node);
                     }
                 }

@@ -3,6 +3,8 @@
 use super::keys::{Action, Group, TABLE};
 use super::layout::Pane;
 use super::theme::ThemeName;
+use crate::search::export;
+use std::path::PathBuf;
 
 /// What a line in the palette means.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,6 +20,10 @@ pub enum Line {
     Theme(ThemeName),
     Show(Pane),
     Hide(Pane),
+    /// The tree, into a file.
+    Export(PathBuf),
+    /// The screen, into a file.
+    Picture(PathBuf),
     /// Replay: a moment in seconds, an event's number.
     Second(f64),
     Event(usize),
@@ -31,6 +37,8 @@ const WITH_ARGUMENT: &[(&str, &str, &str, Group)] = &[
     ("set thoughts ", "N|none", "limit of thoughts", Group::Steer),
     ("set seconds ", "X|none", "limit of seconds", Group::Steer),
     ("goto ", "N", "select thought N", Group::Move),
+    ("export ", "FILE.svg|.html|.txt", "the tree as a file", Group::Look),
+    ("picture ", "FILE.svg", "this screen as a file", Group::Look),
     ("theme ", "dark|light|none", "colours", Group::Program),
     ("show ", "PANE", "show a pane", Group::Panes),
     ("hide ", "PANE", "hide a pane", Group::Panes),
@@ -116,6 +124,19 @@ pub fn parse(line: &str, groups: &[Group], ended: bool) -> Result<Line, String> 
             let digits = n.trim_start_matches('#');
             Line::GoTo(digits.parse().map_err(|_| format!("there is no thought `{n}`"))?)
         }
+        ["export", ..] if words.len() > 1 => {
+            // A file's name may hold spaces.
+            let name = PathBuf::from(line["export".len()..].trim());
+            export::Form::of(&name).map_err(|e| e.message().to_string())?;
+            Line::Export(name)
+        }
+        ["picture", ..] if words.len() > 1 => {
+            let name = PathBuf::from(line["picture".len()..].trim());
+            match export::Form::of(&name) {
+                Ok(export::Form::Svg) => Line::Picture(name),
+                _ => return Err("a picture of the screen is an SVG file; let its name end in .svg".into()),
+            }
+        }
         ["theme", name] => Line::Theme(name.parse().map_err(|e: crate::base::Error| e.message().to_string())?),
         ["show", name] => Line::Show(pane(name)?),
         ["hide", name] => Line::Hide(pane(name)?),
@@ -156,11 +177,14 @@ mod tests {
         check("goto #12", Line::GoTo(12));
         check("hide log", Line::Hide(Pane::Log));
         check("theme light", Line::Theme(ThemeName::Light));
+        check("export my tree.svg", Line::Export("my tree.svg".into()));
         for (line, part) in [
             ("puase", "nearest: `pause`"),
             ("set breadth x", "whole number"),
             ("set temperature NaN", "from 0 on"),
             ("set temperature -1", "from 0 on"),
+            ("export tree", ".svg, .html or .txt"),
+            ("picture a.txt", "end in .svg"),
             ("event 3", "no command"),
             ("again", "no command"),
             ("", "no command"),

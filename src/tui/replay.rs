@@ -1,5 +1,6 @@
 //! A recorded run, played again: the same state from the same events, with a clock that the user holds.
 
+use super::Fork;
 use super::run_state::RunState;
 use crate::search::event::Event;
 
@@ -13,11 +14,14 @@ pub struct Recording {
     pub name: String,
     /// Events in order, with seconds since the start where they were recorded.
     pub events: Vec<(Option<f64>, Event)>,
+    /// How to go on with it from any of its events.
+    pub fork: Option<Fork>,
 }
 
 #[derive(Debug, Clone)]
 pub struct Replay {
     pub name: String,
+    fork: Option<Fork>,
     events: Vec<(f64, Event)>,
     /// Events that are applied.
     at: usize,
@@ -28,9 +32,16 @@ pub struct Replay {
 }
 
 impl Replay {
-    pub fn new(recording: Recording) -> Self {
-        let events = with_times(recording.events);
-        Self { name: recording.name, events, at: 0, clock: 0.0, playing: true, speed: 1.0, last_now: None }
+    pub fn new(mut recording: Recording) -> Self {
+        let events = with_times(std::mem::take(&mut recording.events));
+        let Recording { name, fork, .. } = recording;
+        Self { name, fork, events, at: 0, clock: 0.0, playing: true, speed: 1.0, last_now: None }
+    }
+
+    /// The run as it is to go on from here, waiting for the user first.
+    pub fn fork(&self) -> Option<Fork> {
+        let fork = self.fork.clone()?;
+        Some(Fork { events: Some(self.at), paused: true, ..fork })
     }
 
     pub fn position(&self) -> usize {
@@ -207,7 +218,7 @@ mod tests {
         let first = replay.position();
         assert!(first < replay.len());
         assert!(replay.wake_at().is_some_and(|at| at >= 10.0));
-        replay.tick(&mut state, 10.0 + replay.total_seconds());
+        replay.tick(&mut state, 10.001 + replay.total_seconds());
         assert_eq!((replay.position(), replay.playing), (replay.len(), false));
         replay.toggle(&mut state);
         assert_eq!(replay.position(), 0);

@@ -4,7 +4,7 @@ use super::Choice;
 use super::layout::{Pane, Wishes};
 use super::replay::Replay;
 use super::run_state::RunState;
-use super::tree_view::TreeView;
+use super::tree_view::{Follow, TreeView};
 use crate::search::tree::NodeId;
 
 /// A search in the thoughts.
@@ -106,7 +106,7 @@ impl RunScreen {
         self.look_at_all();
         let next = self.find.matches.iter().find(|m| **m >= from).or(self.find.matches.first());
         if let Some(&node) = next {
-            self.tree.follow = false;
+            self.tree.follow = Follow::Stay;
             self.tree.go(&self.state, node);
         }
     }
@@ -122,7 +122,7 @@ impl RunScreen {
             matches.iter().rev().find(|m| **m < at).or(matches.last())
         };
         let Some(&node) = next else { return false };
-        self.tree.follow = false;
+        self.tree.follow = Follow::Stay;
         self.tree.go(&self.state, node);
         true
     }

@@ -2,10 +2,12 @@
 //!
 //! It refuses to know about the screen: no sizes, no selection, no keys.
 
+use super::held::Held;
 use super::prompts::Prompts;
 use super::text::grouped;
 use crate::lm::{Counters, Usage};
 use crate::search::event::{Author, Command, Event, Limits, Outcome, Purpose, Reason};
+use crate::search::export::{Page, outcome_fact};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
 use std::collections::{HashMap, VecDeque};
 
@@ -116,8 +118,12 @@ pub struct RunState {
     pub live: Vec<LiveSample>,
     /// The thought that was expanded last: where the search is at work.
     pub working: Option<NodeId>,
+    /// Breadth and temperature that the user set.
+    pub set_by_hand: (Option<usize>, Option<f32>),
     pub replies: u64,
     pub dropped: u64,
+    /// Which thoughts keep K/V.
+    pub held: Held,
     /// What is shown of memory, link and speed.
     pub counters: Counters,
     pub speed: Series,
@@ -225,11 +231,16 @@ impl RunState {
                 self.pending = Some(counters.clone());
                 self.tick(now);
             }
+            Event::Held { thoughts } => self.held.set(&self.tree, thoughts),
             Event::Act { command } => {
-                if let Command::SetBudget { limits } = command {
-                    self.limits = *limits;
-                }
                 self.say(LogKind::Act, act_text(command), act_node(command));
+            }
+            Event::Settings { breadth, temperature, limits } => {
+                self.limits = *limits;
+                self.set_by_hand = (*breadth, *temperature);
+            }
+            Event::Continued { from, events } => {
+                self.say(LogKind::Act, format!("goes on from event {events} of run {from}"), None);
             }
             Event::Paused => {
                 self.paused = true;
@@ -293,6 +304,23 @@ impl RunState {
         let clock = self.told_at.map(|at| at + self.since_told + CLOCK_STEP);
         let counters = self.pending.as_ref().and(self.shown_at).map(|at| at + COUNTERS_EVERY);
         clock.into_iter().chain(counters).min_by(f64::total_cmp)
+    }
+
+    /// The tree as it is now, as a page for a file.
+    pub fn page(&self) -> Page<'_> {
+        let mut facts = Vec::new();
+        let title = match &self.header {
+            Some(h) => {
+                facts.push(format!("{} on {}, seed {}", h.strategy, h.model, h.seed));
+                h.title.clone()
+            }
+            None => "a search that has not started".into(),
+        };
+        facts.push(self.outcome.as_ref().map_or_else(
+            || format!("{} thoughts so far, {} tokens", self.progress.thoughts, self.progress.usage.tokens()),
+            outcome_fact,
+        ));
+        Page { title, facts, tree: &self.tree, best: self.best() }
     }
 
     /// The outcome of a run that did not get to tell its own.

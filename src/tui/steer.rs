@@ -8,6 +8,7 @@ use super::palette;
 use super::popup::Popup;
 use super::run_screen::RunScreen;
 use super::text::counted;
+use super::tree_view::Follow;
 use crate::search::event::{Command, Limits};
 use crate::search::tree::{NodeId, Status};
 use crossterm::event::{KeyCode, KeyEvent};
@@ -31,6 +32,7 @@ impl App {
         let selected = run.tree.selected();
         match action {
             Action::Palette => self.popup = Some(Popup::Palette { field: Field::line(""), selected: 0 }),
+            Action::Export => self.popup = Some(Popup::Palette { field: Field::line("export "), selected: 0 }),
             Action::Find => self.popup = Some(Popup::Find { field: Field::line(""), from: selected }),
             Action::FindNext | Action::FindPrevious => {
                 if !run.find_again(action == Action::FindNext) {
@@ -40,7 +42,7 @@ impl App {
             }
             Action::Best => match run.state.best() {
                 Some(best) => {
-                    run.tree.follow = false;
+                    run.tree.follow = Follow::Stay;
                     run.tree.go(&run.state, best);
                     run.wishes.focus = Pane::Tree;
                 }
@@ -48,8 +50,12 @@ impl App {
             },
             Action::Mark => self.mark(),
             Action::Follow => {
-                run.tree.follow = !run.tree.follow;
-                let text = if run.tree.follow { "the selection goes with the search" } else { "the selection stays" };
+                let (next, text) = match run.tree.follow {
+                    Follow::Stay => (Follow::Search, "the selection goes with the search"),
+                    Follow::Search => (Follow::Best, "the selection goes with the best thought"),
+                    Follow::Best => (Follow::Stay, "the selection stays"),
+                };
+                run.tree.follow = next;
                 self.say(text);
             }
             Action::Copy => {
@@ -100,6 +106,14 @@ impl App {
             | Action::LeapBack
             | Action::Faster
             | Action::Slower => self.play(action),
+            Action::Fork => {
+                let fork = run.replay.as_ref().map(|replay| replay.fork());
+                match fork {
+                    Some(Some(fork)) => self.begin_fork(fork),
+                    Some(None) => self.complain("the record does not say how its run was started, so it cannot go on"),
+                    None => self.say("this run is live already"),
+                }
+            }
             Action::Pause
             | Action::Step
             | Action::Expand
@@ -498,13 +512,15 @@ impl App {
                 let node = NodeId(number);
                 match self.run.as_mut() {
                     Some(run) if run.state.tree.get(node).is_some() => {
-                        run.tree.follow = false;
+                        run.tree.follow = Follow::Stay;
                         run.tree.go(&run.state, node);
                     }
                     _ => self.complain(format!("there is no thought {node}")),
                 }
             }
             palette::Line::Theme(name) => self.set_theme(name),
+            palette::Line::Picture(path) => self.effect(Effect::Picture(path)),
+            palette::Line::Export(path) => self.effect(Effect::Export(path)),
             palette::Line::Show(pane) => self.show(pane),
             palette::Line::Hide(pane) => self.hide(pane),
             palette::Line::Second(second) => {

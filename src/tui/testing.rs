@@ -6,8 +6,8 @@ use super::draw::draw;
 use super::replay::Recording;
 use super::run_state::RunState;
 use super::start::Catalog;
-use super::{Choice, ModelItem, RunItem, ScreenOptions, Source, StrategyItem, TaskItem, ThemeName};
-use crate::lm::{Counters, IoCounters, KvCounters, LinkCounters, SpeedCounters, Usage};
+use super::{Choice, Fork, ModelItem, RunItem, ScreenOptions, Source, StrategyItem, TaskItem, ThemeName};
+use crate::lm::{Counters, HeldKv, IoCounters, KvCounters, LinkCounters, SpeedCounters, Usage};
 use crate::search::event::{Author, Event, Limits, Outcome, Purpose, Reason, ScorePart};
 use crate::search::tree::{NodeId, Status};
 use crossterm::event::{Event as Input, KeyCode, KeyEvent, KeyModifiers};
@@ -162,11 +162,14 @@ pub fn small_run() -> Vec<Event> {
     events.extend([status(1, Status::Closed), status(5, Status::Pinned), grown(6, 4, " 3"), scored(6, 0.83)]);
     events.extend([Event::Note { text: "12 of 16 examples fit the context".into() }, counters(2), progress(1.6, 6)]);
     events.extend([asked(3, 4), token(3, 4, 0, " 5"), token(3, 4, 1, " 4"), token(3, 4, 1, " 7")]);
+    let held = |node, tokens, own| (NodeId(node), HeldKv { tokens, own });
+    events.push(Event::Held { thoughts: vec![held(4, 302, 1), held(5, 302, 1), held(6, 303, 1)] });
     events
 }
 
 pub fn recorded_run() -> Recording {
-    Recording { name: "run".into(), events: small_run().into_iter().map(|e| (None, e)).collect() }
+    let fork = Fork { run: "run".into(), events: None, paused: false, choice: choice() };
+    Recording { name: "run".into(), events: small_run().into_iter().map(|e| (None, e)).collect(), fork: Some(fork) }
 }
 
 pub fn run_of(events: &[Event]) -> RunState {

@@ -16,6 +16,17 @@ pub enum Row {
     Live(u32),
 }
 
+/// Where the selection goes by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Follow {
+    /// Nowhere.
+    Stay,
+    /// To the thought that is being expanded.
+    Search,
+    /// To the best thought.
+    Best,
+}
+
 #[derive(Debug, Clone)]
 pub struct TreeView {
     rows: Vec<Row>,
@@ -25,8 +36,7 @@ pub struct TreeView {
     top: usize,
     folded: HashSet<NodeId>,
     pub hide_pruned: bool,
-    /// Whether the selection goes with the search.
-    pub follow: bool,
+    pub follow: Follow,
     /// Shape of the run and own changes that the rows were made from.
     made_from: Option<(u64, u64)>,
     changes: u64,
@@ -41,7 +51,7 @@ impl Default for TreeView {
             top: 0,
             folded: HashSet::new(),
             hide_pruned: false,
-            follow: true,
+            follow: Follow::Search,
             made_from: None,
             changes: 0,
         }
@@ -81,12 +91,13 @@ impl TreeView {
             // A replay went back to before this thought.
             *self = Self { follow: self.follow, hide_pruned: self.hide_pruned, ..Self::default() };
         }
-        if let Some(working) = run.working
-            && self.follow
-            && run.outcome.is_none()
-            && self.selected != working
-        {
-            self.go(run, working);
+        let wanted = match self.follow {
+            Follow::Stay => None,
+            Follow::Search => run.working.filter(|_| run.outcome.is_none()),
+            Follow::Best => run.best(),
+        };
+        if let Some(wanted) = wanted.filter(|wanted| *wanted != self.selected) {
+            self.go(run, wanted);
         }
         if self.made_from != Some((run.shape, self.changes)) {
             self.make_rows(run);
@@ -101,7 +112,7 @@ impl TreeView {
         let margin = (height / 6).min(3);
         let mut low = self.at.saturating_sub(margin);
         let mut high = (self.at + margin).min(self.rows.len() - 1);
-        if self.follow {
+        if self.follow != Follow::Stay {
             high = high.max(self.last_row_below(tree, self.at).min(self.at + height - 1));
             low = low.min(self.at);
         }
@@ -116,7 +127,7 @@ impl TreeView {
 
     /// Moves the selection by rows; running samples are passed over.
     pub fn step(&mut self, by: isize) {
-        self.follow = false;
+        self.follow = Follow::Stay;
         let last = self.rows.len() - 1;
         let target = self.at.saturating_add_signed(by).min(last);
         // The nearest thought in the direction of the move, else the nearest one back.
@@ -141,7 +152,7 @@ impl TreeView {
 
     /// Selects the thought of a row, as a click does.
     pub fn select_row(&mut self, row: usize, run: &RunState) {
-        self.follow = false;
+        self.follow = Follow::Stay;
         match self.rows.get(row) {
             Some(Row::Thought(node)) => {
                 self.selected = *node;
@@ -172,7 +183,7 @@ impl TreeView {
 
     /// Left: folds an open thought, or goes to the parent.
     pub fn fold_or_parent(&mut self, run: &RunState) {
-        self.follow = false;
+        self.follow = Follow::Stay;
         let node = run.tree.node(self.selected);
         if !node.children.is_empty() && self.folded.insert(self.selected) {
             self.changes += 1;
@@ -183,7 +194,7 @@ impl TreeView {
 
     /// Right: unfolds a folded thought, or goes to the first child in sight.
     pub fn unfold_or_child(&mut self, run: &RunState) {
-        self.follow = false;
+        self.follow = Follow::Stay;
         if self.folded.remove(&self.selected) {
             self.changes += 1;
         } else if let Some(Row::Thought(next)) = self.rows.get(self.at + 1)
@@ -223,7 +234,7 @@ impl TreeView {
 
     /// Scrolls without moving the selection further than the edge demands.
     pub fn scroll(&mut self, by: isize, height: usize) {
-        self.follow = false;
+        self.follow = Follow::Stay;
         let last_top = self.rows.len().saturating_sub(height.max(1));
         self.top = self.top.saturating_add_signed(by).min(last_top);
         let margin = (height / 6).min(3);
@@ -314,7 +325,7 @@ mod tests {
     fn rows_follow_folds_and_running_samples_stand_last_below_their_thought() {
         let run =
             run_of(&[grown(1, 0, "a"), grown(2, 0, "b"), grown(3, 1, "c"), token(7, 1, 0, "x"), token(7, 0, 1, "y")]);
-        let mut view = TreeView { follow: false, ..TreeView::default() };
+        let mut view = TreeView { follow: Follow::Stay, ..TreeView::default() };
         view.settle(&run, 10);
         assert_eq!(labels(&view), ["#0", "#1", "#3", "~0", "#2", "~1"]);
         view.go(&run, NodeId(1));
@@ -348,7 +359,7 @@ mod tests {
     #[test]
     fn hidden_pruned_thoughts_give_the_selection_to_what_is_above() {
         let run = run_of(&[grown(1, 0, "a"), grown(2, 1, "b"), grown(3, 2, "c"), status(1, Status::Pruned)]);
-        let mut view = TreeView { follow: false, ..TreeView::default() };
+        let mut view = TreeView { follow: Follow::Stay, ..TreeView::default() };
         view.go(&run, NodeId(3));
         view.settle(&run, 10);
         view.toggle_pruned();
@@ -359,7 +370,7 @@ mod tests {
     #[test]
     fn moves_pass_over_running_samples_and_stop_at_the_ends() {
         let run = run_of(&[grown(1, 0, "a"), token(7, 1, 0, "x"), grown(2, 0, "b"), token(8, 0, 0, "y")]);
-        let mut view = TreeView { follow: false, ..TreeView::default() };
+        let mut view = TreeView { follow: Follow::Stay, ..TreeView::default() };
         view.settle(&run, 10);
         view.step(1);
         view.step(1);

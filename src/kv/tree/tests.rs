@@ -3,7 +3,7 @@
 
 use super::*;
 use proptest::prelude::*;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 /// What a slot holds: the whole path up to its token, so that a page used again too early shows at once.
 type Arena = HashMap<Slot, Vec<u32>>;
@@ -81,6 +81,10 @@ impl World {
         assert!(stats.live_tokens <= stats.path_tokens);
         for (b, path) in &self.branches {
             assert_eq!(self.tree.len(*b), path.len());
+            let others: HashSet<Slot> =
+                self.branches.iter().filter(|(o, _)| o != b).flat_map(|(o, _)| self.tree.slots(*o)).collect();
+            let own = self.tree.slots(*b).iter().filter(|slot| !others.contains(slot)).count();
+            assert_eq!(self.tree.own_tokens(*b), own, "tokens that nobody else sees");
             assert_eq!(&self.tree.tokens(*b), path);
             for (p, slot) in self.tree.slots(*b).into_iter().enumerate() {
                 assert_eq!(self.arena.get(&slot).map(Vec::as_slice), Some(&path[..=p]), "K/V of position {p}");

@@ -34,6 +34,27 @@ impl TokenTree {
         slots
     }
 
+    /// Tokens that no other branch sees. O(segments that are `b`'s alone).
+    pub fn own_tokens(&self, b: BranchId) -> usize {
+        let Branch { segment, len } = self.branch(b);
+        let (mut at, mut end, mut own) = (segment, len, 0);
+        while at != SegmentId::ROOT {
+            let s = self.seg(at);
+            // A branch that passes sees all of the segment; one that ends in it sees the beginning.
+            let passing = s.live as usize - s.ends.len() - usize::from(at != segment);
+            let seen = s.ends.iter().filter(|&&e| e != b).map(|&e| self.branch(e).len).max();
+            if passing > 0 {
+                break;
+            }
+            own += end - seen.unwrap_or(s.start).clamp(s.start, end);
+            if seen.is_some() {
+                break;
+            }
+            (at, end) = (s.parent, s.start);
+        }
+        own as usize
+    }
+
     pub fn stats(&self) -> KvStats {
         KvStats {
             pages: self.pages.len(),

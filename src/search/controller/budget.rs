@@ -17,6 +17,11 @@ impl Clock {
         Self { before: Duration::ZERO, since: (!paused).then(Instant::now) }
     }
 
+    /// Counts these seconds as passed before.
+    pub fn add(&mut self, seconds: f64) {
+        self.before += Duration::try_from_secs_f64(seconds).unwrap_or_default();
+    }
+
     pub fn pause(&mut self) {
         self.before = self.elapsed();
         self.since = None;

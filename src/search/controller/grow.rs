@@ -118,16 +118,8 @@ impl Controller {
             self.ending.get_or_insert(reason);
             return self.drop_proposal(parent, text, why);
         }
-        let answer = self.generate_of(level).thought == Thought::Answer;
-        let path = self.tree.path_text(parent) + &text;
         let sources = self.merging.get(&parent).cloned().unwrap_or_default();
-        let mut state = self.puzzle.state_key(&if answer { self.answer_in(level, &text) } else { path });
-        if let Policy::Graph(_) = self.plan.policy {
-            // Equal texts about other parts, or made by another operation, are other thoughts.
-            let about = if sources.is_empty() { vec![parent] } else { sources.clone() };
-            let parts: Vec<NodeId> = about.iter().flat_map(|&source| self.problem(source)).collect();
-            state = format!("{level} {parts:?} {state}");
-        }
+        let state = self.state_of(parent, &text, &sources);
         if let Some(&first) = self.states.get(&state) {
             let why = format!("the same state as thought {first}");
             self.fate.of(parent).repeated += 1;
@@ -146,6 +138,20 @@ impl Controller {
         Some(node)
     }
 
+    /// What two proposals must have in common to be the same thought.
+    pub(super) fn state_of(&self, parent: NodeId, text: &str, sources: &[NodeId]) -> String {
+        let level = self.tree.node(parent).depth + 1;
+        let state = match self.generate_of(level).thought {
+            Thought::Answer => self.puzzle.state_key(&self.answer_in(level, text)),
+            Thought::Step => self.puzzle.state_key(&(self.tree.path_text(parent) + text)),
+        };
+        let Policy::Graph(_) = self.plan.policy else { return state };
+        // Equal texts about other parts, or made by another operation, are other thoughts.
+        let about = if sources.is_empty() { vec![parent] } else { sources.to_vec() };
+        let parts: Vec<NodeId> = about.iter().flat_map(|&source| self.problem(source)).collect();
+        format!("{level} {parts:?} {state}")
+    }
+
     pub(super) fn drop_proposal(&mut self, parent: NodeId, text: String, why: String) -> Option<NodeId> {
         let fate = self.fate.of(parent);
         fate.dropped += 1;
@@ -156,53 +162,28 @@ impl Controller {
 
     /// Settles at once what needs no evaluator: whole answers, provably wrong beginnings, texts that were cut.
     pub(super) fn look_at(&mut self, node: NodeId, finish: &Finish) {
+        if let Some(verdict) = self.whole_answer(node) {
+            self.check_off(node, verdict, finish);
+            return;
+        }
         let level = self.tree.node(node).depth;
         if self.generate_of(level).thought == Thought::Answer {
-            // A policy that chooses among whole answers must not be told which one is right.
-            let verdict = self.puzzle.check(&self.answer_of(node));
+            // Reading an answer is no judging: what holds none cannot be chosen.
             if self.plan.policy.chooses() {
-                // Reading an answer is no judging: what holds none cannot be chosen.
+                let verdict = self.puzzle.check(&self.answer_of(node));
                 if verdict.answer.is_none() {
                     self.emit_score(node, &[Part::of(checker::NAME, verdict.score(), verdict.why.clone())]);
                     self.prune(node, &verdict.why);
                 }
-                return;
-            }
-            if !self.whole(node) {
-                return;
-            }
-            // A wrong answer goes on where a further level may improve it.
-            let levels = match &self.plan.policy {
-                Policy::Graph(operations) => operations.len(),
-                _ if self.strategy.levels.is_empty() => 0,
-                _ => self.plan.depth,
-            };
-            let last = level >= levels;
-            if verdict.error_score == 0 || last {
-                self.check_off(node, verdict, finish);
             }
             return;
         }
-        let path = self.tree.path_text(node);
-        let complete = match self.puzzle.check_partial(&path) {
-            Partial::Wrong { score, why } if self.checks_partial(level) => {
-                self.emit_score(node, &[Part::of(checker::NAME, score, why.clone())]);
-                self.prune(node, &why);
-                return;
-            }
-            Partial::Wrong { .. } => false,
-            Partial::Possible { complete, .. } => complete,
-        };
-        // Where steps are drawn from the puzzle, the last one is known by that; free text may go on for ever.
-        let drawn = self.generate_of(level).constrain == Constrain::Puzzle;
-        let last = (complete || drawn) && self.puzzle.next_steps(&path).is_empty();
-        if complete || last {
-            let verdict = self.puzzle.check(&path);
-            // A whole answer that is not right yet may still grow (a set's may end after any element).
-            if verdict.error_score == 0 || last {
-                self.check_off(node, verdict, finish);
-                return;
-            }
+        if let Partial::Wrong { score, why } = self.puzzle.check_partial(&self.tree.path_text(node))
+            && self.checks_partial(level)
+        {
+            self.emit_score(node, &[Part::of(checker::NAME, score, why.clone())]);
+            self.prune(node, &why);
+            return;
         }
         let status = match finish {
             Finish::Refuted(why) => {
@@ -215,6 +196,40 @@ impl Controller {
             _ => return,
         };
         self.emit(Event::Status { node, status, why: Some(told(finish)) });
+    }
+
+    /// The puzzle's verdict on a thought that is a whole answer and goes no further; `None`: it may, or its policy chooses
+    /// among whole answers and must not be told which one is right.
+    pub(super) fn whole_answer(&self, node: NodeId) -> Option<Verdict> {
+        let level = self.tree.node(node).depth;
+        if self.generate_of(level).thought == Thought::Answer {
+            if self.plan.policy.chooses() || !self.whole(node) {
+                return None;
+            }
+            // A wrong answer goes on where a further level may improve it.
+            let levels = match &self.plan.policy {
+                Policy::Graph(operations) => operations.len(),
+                _ if self.strategy.levels.is_empty() => 0,
+                _ => self.plan.depth,
+            };
+            let verdict = self.puzzle.check(&self.answer_of(node));
+            return (verdict.error_score == 0 || level >= levels).then_some(verdict);
+        }
+        let path = self.tree.path_text(node);
+        let complete = match self.puzzle.check_partial(&path) {
+            Partial::Wrong { .. } if self.checks_partial(level) => return None,
+            Partial::Wrong { .. } => false,
+            Partial::Possible { complete, .. } => complete,
+        };
+        // Where steps are drawn from the puzzle, the last one is known by that; free text may go on for ever.
+        let drawn = self.generate_of(level).constrain == Constrain::Puzzle;
+        let last = (complete || drawn) && self.puzzle.next_steps(&path).is_empty();
+        if !complete && !last {
+            return None;
+        }
+        let verdict = self.puzzle.check(&path);
+        // A whole answer that is not right yet may still grow (a set's may end after any element).
+        (verdict.error_score == 0 || last).then_some(verdict)
     }
 
     /// A whole answer: right or closed.

@@ -16,7 +16,7 @@ pub enum Order {
 }
 
 impl Order {
-    fn node(self) -> NodeId {
+    pub(super) fn node(self) -> NodeId {
         match self {
             Self::Expand(node) | Self::Rescore(node) => node,
         }
@@ -103,14 +103,17 @@ impl Controller {
             Command::SetBreadth { n } => {
                 self.undo.push(Undo::Breadth(self.breadth));
                 self.breadth = Some(n.max(1));
+                self.tell_settings();
             }
             Command::SetTemperature { temperature } => {
                 self.undo.push(Undo::Temperature(self.temperature));
                 self.temperature = Some(temperature);
+                self.tell_settings();
             }
             Command::SetBudget { limits } => {
                 self.undo.push(Undo::Budget(self.ledger.limits));
                 self.ledger.limits = limits;
+                self.tell_settings();
             }
             Command::Undo => self.take_back(),
             Command::Quit => self.stop(Reason::Quit),
@@ -266,6 +269,7 @@ impl Controller {
             self.note("there is nothing to undo");
             return;
         };
+        let sets = matches!(undo, Undo::Breadth(_) | Undo::Temperature(_) | Undo::Budget(_));
         match undo {
             Undo::Statuses(statuses) => self.restore(statuses),
             Undo::Text { node, text, statuses } => {
@@ -291,6 +295,15 @@ impl Controller {
             Undo::Temperature(temperature) => self.temperature = temperature,
             Undo::Budget(limits) => self.ledger.limits = limits,
         }
+        if sets {
+            self.tell_settings();
+        }
+    }
+
+    /// What is set by hand now. A reader cannot know it from the acts alone: an `Undo` does not say what it takes back.
+    pub(super) fn tell_settings(&mut self) {
+        let (breadth, temperature, limits) = (self.breadth, self.temperature, self.ledger.limits);
+        self.emit(Event::Settings { breadth, temperature, limits });
     }
 
     fn set(&mut self, node: NodeId, status: Status, why: Option<&str>) {

@@ -5,6 +5,7 @@ use crate::strategy::Strategy;
 use crate::task::Puzzle;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use std::path::PathBuf;
 
 /// Version of the record format.
 pub const FORMAT: u32 = 1;
@@ -34,7 +35,34 @@ pub struct Header {
     pub seed: u64,
     /// The command line, without what must stay private.
     pub command: Vec<String>,
+    /// What the run was started from; absent where the front end does not say.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub origin: Option<Origin>,
 }
+
+/// What it takes to start a run again, or to go on with it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Origin {
+    pub puzzle: PuzzleOrigin,
+    /// As `--strategy` takes it.
+    pub strategy: String,
+    /// Variables given with `--set`; what must stay private is [`HIDDEN`].
+    pub set: Vec<(String, String)>,
+    /// As `--model` takes it.
+    pub model: String,
+}
+
+/// Where a puzzle came from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PuzzleOrigin {
+    Generated { size: usize, seed: u64 },
+    Typed(String),
+    File { path: PathBuf, id: Option<String> },
+}
+
+/// Stands for what must stay private.
+pub const HIDDEN: &str = "…";
 
 impl Header {
     /// Describes a run; `command` is the command line as given.
@@ -57,33 +85,43 @@ impl Header {
             inputs: puzzle.inputs(),
             seed,
             command: without_secrets(command),
+            origin: None,
         }
+    }
+
+    /// As it is, with where the run was started from.
+    pub fn from(self, origin: Origin) -> Self {
+        let hide =
+            |(name, value): (String, String)| if is_private(&name) { (name, HIDDEN.into()) } else { (name, value) };
+        let set = origin.set.into_iter().map(hide).collect();
+        Self { origin: Some(Origin { set, model: public_address(&origin.model), ..origin }), ..self }
     }
 }
 
 /// A command line without user names, passwords and query strings in addresses, and without values that are called a key,
 /// token, secret or password (`--max-tokens` is none of these).
 pub fn without_secrets(command: &[String]) -> Vec<String> {
-    let private = |name: &str| {
-        let name = name.trim_start_matches('-').to_ascii_lowercase();
-        let last = name.rsplit(['-', '_', '.']).next().unwrap_or_default();
-        matches!(last, "key" | "apikey" | "token" | "secret" | "password")
-    };
     let mut hide_next = false;
     command
         .iter()
         .map(|word| {
             if std::mem::take(&mut hide_next) {
-                return "…".to_string();
+                return HIDDEN.to_string();
             }
             if let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.contains("://")) {
-                let value = if private(name) { "…".to_string() } else { public_address(value) };
+                let value = if is_private(name) { HIDDEN.to_string() } else { public_address(value) };
                 return format!("{name}={value}");
             }
-            hide_next = word.starts_with("--") && private(word);
+            hide_next = word.starts_with("--") && is_private(word);
             public_address(word)
         })
         .collect()
+}
+
+fn is_private(name: &str) -> bool {
+    let name = name.trim_start_matches('-').to_ascii_lowercase();
+    let last = name.rsplit(['-', '_', '.']).next().unwrap_or_default();
+    matches!(last, "key" | "apikey" | "token" | "secret" | "password")
 }
 
 fn public_address(word: &str) -> String {

@@ -82,6 +82,12 @@ fn help(canvas: &mut Canvas<'_>, app: &App, area: Rect, top: usize) {
         (format!("  {}0               ", theme.glyphs.live), theme.live),
         ("a sample that is running, with its number".into(), theme.text),
     ]);
+    for (glyph, style, about) in [
+        (theme.glyphs.kept, theme.accent, "keeps K/V of its own branch (Memory says how much)"),
+        (theme.glyphs.passed, theme.dim, "its K/V is kept by branches below it"),
+    ] {
+        content.push(vec![(format!("  {glyph}                "), style), (about.into(), theme.text)]);
+    }
     let height = content.len() as u16 + 2;
     let inner = boxed(canvas, area, 76, height, "Help", "any other key closes");
     lines(canvas, pad(inner), &content, top);

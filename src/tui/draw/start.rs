@@ -244,7 +244,9 @@ fn item(canvas: &mut Canvas<'_>, start: &Start, line: Line, index: usize, area: 
     };
     let name = display_line(name);
     let column = 22.min(usize::from(cells) / 2);
-    let shown = text::shorten(&name, column, theme.glyphs.more);
+    // The end of a path tells more than its beginning.
+    let cut = if name.contains('/') { text::shorten_left } else { text::shorten };
+    let shown = cut(&name, column, theme.glyphs.more);
     let gap = " ".repeat((column + 2).saturating_sub(text::width(&shown)));
     let after = match bad {
         Some(error) => (format!("{} {}", theme.glyphs.pruned, display_line(error)), theme.bad),

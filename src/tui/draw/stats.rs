@@ -5,6 +5,7 @@
 use crate::base::size::Human;
 use crate::search::tree::Status;
 use crate::tui::canvas::Canvas;
+use crate::tui::held::Keeps;
 use crate::tui::run_screen::RunScreen;
 use crate::tui::text::{self, grouped, seconds, short_number};
 use ratatui::layout::Rect;
@@ -130,12 +131,16 @@ pub fn memory(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
             }
             let bytes = Human(kv.pages_live * kv.page_bytes);
             lines.value_and("K/V", &format!("{} tokens", grouped(kv.tokens_stored)), &bytes.to_string());
-            let shared = kv.tokens_logical.saturating_sub(kv.tokens_stored);
-            lines.value_and(
-                "shared",
-                &percent(shared, kv.tokens_logical),
-                &format!("of {} tokens", grouped(kv.tokens_logical)),
-            );
+            let selected = run.tree.selected();
+            let (what, more) = match run.state.held.of(selected) {
+                Keeps::Own(held) => {
+                    let shared = u64::from(held.tokens.saturating_sub(held.own));
+                    (format!("{} own", grouped(u64::from(held.own))), format!("{} shared", grouped(shared)))
+                }
+                Keeps::Below => ("shared".into(), "kept by what is below".into()),
+                Keeps::Nothing => ("none kept".into(), String::new()),
+            };
+            lines.value_and(&selected.to_string(), &what, &more);
         }
     }
     match run.state.counters.io {
@@ -148,6 +153,12 @@ pub fn memory(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
         }
     }
     if let Some(kv) = run.state.counters.kv {
+        let shared = kv.tokens_logical.saturating_sub(kv.tokens_stored);
+        lines.value_and(
+            "shared",
+            &percent(shared, kv.tokens_logical),
+            &format!("of {} tokens", grouped(kv.tokens_logical)),
+        );
         let free = kv.pages_total.saturating_sub(kv.pages_live + kv.pages_cached);
         let legend =
             format!("{} live  {} cached  {} free", grouped(kv.pages_live), grouped(kv.pages_cached), grouped(free));
@@ -281,6 +292,12 @@ pub fn search(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
         } else {
             lines.gauge(name, *share, note, tight(*share));
         }
+    }
+    let (breadth, temperature) = state.set_by_hand;
+    let set = [breadth.map(|n| format!("breadth {n}")), temperature.map(|t| format!("temperature {t}"))];
+    let set: Vec<String> = set.into_iter().flatten().collect();
+    if !set.is_empty() {
+        lines.value("set by you", &set.join("  "), theme.accent);
     }
     let by_score: Vec<f64> = state.by_score().iter().map(|&n| f64::from(n)).collect();
     lines.histogram("scores", &by_score, "1", theme.good);

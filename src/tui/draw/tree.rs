@@ -5,9 +5,10 @@
 
 use crate::search::tree::{NodeId, Status};
 use crate::tui::canvas::{Canvas, Piece};
+use crate::tui::held::Keeps;
 use crate::tui::run_screen::RunScreen;
 use crate::tui::text::{self, counted, display_line, shorten_left};
-use crate::tui::tree_view::Row;
+use crate::tui::tree_view::{Follow, Row};
 use ratatui::layout::Rect;
 use ratatui::style::Style;
 use std::collections::HashSet;
@@ -16,7 +17,11 @@ use std::collections::HashSet;
 pub fn note(run: &RunScreen) -> String {
     let thoughts = run.state.tree.len() as u64 - 1;
     let hidden = if run.tree.hide_pruned { ", pruned hidden" } else { "" };
-    let follow = if run.tree.follow && run.is_running() { ", following" } else { "" };
+    let follow = match run.tree.follow {
+        Follow::Search if run.is_running() => ", following",
+        Follow::Best => ", on the best",
+        Follow::Search | Follow::Stay => "",
+    };
     format!("{}{hidden}{follow}", counted(thoughts, "thought", "thoughts"))
 }
 
@@ -54,8 +59,18 @@ pub fn draw(canvas: &mut Canvas<'_>, run: &RunScreen, frame: Rect, inner: Rect) 
         if let Row::Thought(id) = row {
             let number = id.to_string();
             let cells = number.len() as u16;
+            let g = &canvas.theme.glyphs;
+            let kept = match run.state.held.of(*id) {
+                Keeps::Own(_) => (g.kept, canvas.theme.accent),
+                Keeps::Below => (g.passed, canvas.theme.dim),
+                Keeps::Nothing => (" ", canvas.theme.dim),
+            };
             if inner.width >= 34 && end + cells < inner.right() {
                 canvas.put_right(inner.x, y, inner.width, &number, canvas.theme.dim);
+                // A text that comes this far is worth more than the mark.
+                if end + cells + 1 < inner.right() {
+                    canvas.put(inner.right() - cells - 1, y, 1, kept.0, kept.1);
+                }
             }
         }
         if i == view.selected_row() {

@@ -9,7 +9,7 @@ use crate::tui::popup::Popup;
 use crate::tui::testing::{
     app_with, choice, ended, grown, press, progress, recorded_run, screen, small_run, start_app, started, status,
 };
-use crate::tui::{Choice, Source};
+use crate::tui::{Choice, Fork, Recording, Source};
 use crossterm::event::{
     Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyEventState, KeyModifiers, MouseButton, MouseEvent,
     MouseEventKind,
@@ -259,6 +259,45 @@ fn the_selection_follows_the_search_until_it_is_moved() {
     assert_eq!(selected(&app), stays);
     press(&mut app, "f");
     assert_eq!(selected(&app), NodeId(6));
+    press(&mut app, "f");
+    app.search_event(&progress(2.0, 5));
+    app.settle();
+    assert_eq!(selected(&app), NodeId(5), "the best thought");
+    press(&mut app, "f");
+    app.search_event(&progress(2.0, 6));
+    app.settle();
+    assert_eq!(selected(&app), NodeId(5), "it stays");
+}
+
+#[test]
+fn a_replay_forks_into_a_live_run_from_where_it_is() {
+    let mut app = start_app(80, 24);
+    app.open_replay(recorded_run());
+    press(&mut app, "] ] ] F");
+    let fork = Fork { run: "run".into(), events: Some(3), paused: true, choice: choice() };
+    assert!(app.take_effects().contains(&Effect::Fork { job: 1, fork }));
+    assert!(app.started(1, choice(), Ok(())));
+    assert!(app.is_running());
+    let mut app = start_app(80, 24);
+    app.open_replay(Recording { fork: None, ..recorded_run() });
+    press(&mut app, "F");
+    assert!(app.message.as_ref().is_some_and(|m| m.text.contains("cannot go on")));
+}
+
+#[test]
+fn settings_are_shown_and_taken_back_and_the_tree_is_written_where_it_is_asked_for() {
+    let limits = Limits { tokens: Some(9), ..Limits::default() };
+    let set = |breadth| Event::Settings { breadth, temperature: None, limits };
+    let mut app = app_with(200, 50, &small_run());
+    app.search_event(&set(Some(5)));
+    assert!(screen(&mut app).contains("set by you"));
+    assert_eq!(app.run.as_ref().map(|r| r.state.limits), Some(limits));
+    app.search_event(&set(None));
+    assert!(!screen(&mut app).contains("set by you"));
+    press(&mut app, "E a . s v g enter");
+    assert_eq!(app.take_effects(), [Effect::Export("a.svg".into())]);
+    press(&mut app, "E a enter");
+    assert!(app.take_effects().is_empty() && screen(&mut app).contains(".svg, .html or .txt"));
 }
 
 #[test]

@@ -1,9 +1,12 @@
 //! Wide, combining and joined characters: borders stay straight, and nothing is left over after a scroll.
 
 use crate::search::event::Event;
+use crate::search::tree::{NodeId, Status};
 use crate::tui::app::App;
-use crate::tui::testing::{app_with, grown, picture, press, started};
+use crate::tui::testing::{app_with, grown, picture, press, started, token};
 use crate::tui::text;
+use crossterm::event::Event as Input;
+use proptest::prelude::*;
 use ratatui::buffer::Buffer;
 
 const HARD: [&str; 8] = [
@@ -99,6 +102,64 @@ fn every_grapheme_on_the_screen_has_the_width_terminals_agree_on() {
         for cell in buffer.content() {
             let symbol = cell.symbol();
             assert!(!symbol.contains(['\u{200d}', '\u{fe0f}', '\u{1b}', '\u{202e}', '\u{7}']), "{symbol:?}");
+        }
+    }
+}
+
+/// Every row of a picture, walked by the widths of what stands in it, ends exactly at the right edge.
+#[track_caller]
+fn check_rows(buffer: &Buffer) {
+    let area = buffer.area;
+    for y in area.top()..area.bottom() {
+        let mut x = area.left();
+        while x < area.right() {
+            x += text::width(buffer[(x, y)].symbol()).max(1) as u16;
+        }
+        assert_eq!(x, area.right(), "row {y} is not as wide as the screen");
+    }
+}
+
+fn any_text() -> impl Strategy<Value = String> {
+    let hard = prop::sample::select(HARD.to_vec()).prop_map(str::to_string);
+    let mixed = prop::collection::vec(
+        prop_oneof![
+            any::<char>(),
+            prop::sample::select("中♻️👨‍👩‍👧e\u{301}שa ｶ한\u{1100}\u{1161}🇩🇪".chars().collect::<Vec<_>>())
+        ],
+        0..40,
+    );
+    prop_oneof![hard, mixed.prop_map(|chars| chars.into_iter().collect()), ".{0,60}"]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn every_row_has_the_width_of_the_screen(
+        texts in prop::collection::vec(any_text(), 1..12),
+        (width, height) in (20..160u16, 8..50u16),
+        opening in prop::sample::select(vec!["g", "2 z", "7 z", "3 z", "?", "g j e", "g a", ": x", "/ x", "g m j m", "q"]),
+        typed in any_text(),
+    ) {
+        let mut events = vec![started()];
+        for (i, content) in texts.iter().enumerate() {
+            let node = i as u32 + 1;
+            events.push(grown(node, node / 2, content));
+            events.push(Event::Note { text: content.clone() });
+            events.push(token(1, node, 0, content));
+            let why = Some(content.clone());
+            events.push(Event::Status { node: NodeId(node), status: Status::Pruned, why });
+        }
+        let mut app = app_with(width, height, &events);
+        press(&mut app, opening);
+        app.input(&Input::Paste(typed));
+        for _ in 0..3 {
+            let (buffer, _) = picture(&mut app);
+            check_rows(&buffer);
+            if app.popup.is_none() {
+                check_borders(&mut app);
+            }
+            press(&mut app, "down");
         }
     }
 }

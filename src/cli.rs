@@ -3,6 +3,7 @@
 mod args;
 mod complete;
 mod doctor;
+mod endpoint;
 mod eval;
 mod host;
 mod lm;

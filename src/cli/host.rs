@@ -1,14 +1,14 @@
 //! What the screen needs from the rest of the program: lists, puzzles, a started run, a recorded one.
 
 use super::args::{Common, ScreenArgs, SolveArgs, Theme};
-use super::{lm, out, puzzle, runtime, solve};
+use super::{endpoint, lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
 use crate::model::store;
 use crate::search::event::{Limits, Reason};
 use crate::search::record::{self, Header};
 use crate::search::run::{RunHandle, RunSpec, start};
-use crate::strategy::library;
+use crate::strategy::{Strategy, library};
 use crate::task::{self, Puzzle};
 use crate::tui::{
     self, Choice, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source, StrategyItem, TaskItem,
@@ -16,6 +16,9 @@ use crate::tui::{
 };
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the endpoint is called in the list of models, before its address.
+const ENDPOINT: &str = "endpoint:";
 
 /// Recorded runs that the start screen offers.
 const LISTED_RUNS: usize = 30;
@@ -53,16 +56,28 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
 /// Opens the screen, and prints the answer once it is closed.
 fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &SolveArgs) -> Result<u8> {
     // A model that cannot be read is refused before the screen opens.
-    lm::check(common)?;
+    let mut common = common.clone();
+    let endpoint_model = match &args.endpoint.endpoint {
+        Some(url) => {
+            endpoint::check(&common, &args.endpoint)?;
+            common.model.replace(format!("{ENDPOINT}{url}"))
+        }
+        None => lm::check(&common).map(|()| None)?,
+    };
+    let initial = initial.map(|choice| match &common.model {
+        Some(model) => Choice { model: model.clone(), ..choice },
+        None => choice,
+    });
     let runtime = runtime()?;
     let host = Arc::new(Program {
         common: common.clone(),
         args: args.clone(),
+        endpoint_model,
         runtime: runtime.handle().clone(),
         lm: Mutex::new(None),
     });
     let left = tui::run(host, initial, options(screen))?;
-    finish(common, &left)
+    finish(&common, &left)
 }
 
 fn finish(common: &Common, left: &Left) -> Result<u8> {
@@ -96,6 +111,8 @@ pub fn options(screen: &ScreenArgs) -> ScreenOptions {
 struct Program {
     common: Common,
     args: SolveArgs,
+    /// The endpoint's own name of its model.
+    endpoint_model: Option<String>,
     runtime: tokio::runtime::Handle,
     lm: Mutex<Option<(String, Arc<dyn Lm>)>>,
 }
@@ -117,7 +134,7 @@ impl Program {
         }
     }
 
-    fn model(&self, name: &str, progress: &Progress) -> Result<Arc<dyn Lm>> {
+    fn model(&self, name: &str, strategy: &Strategy, progress: &Progress) -> Result<Arc<dyn Lm>> {
         let mut loaded = self.lm.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, lm)) = &*loaded
             && at == name
@@ -126,6 +143,15 @@ impl Program {
         }
         // The old model's memory is given back before the new one takes its own.
         *loaded = None;
+        if name.starts_with(ENDPOINT) {
+            progress.say("asking the endpoint what it serves", None);
+            let common = Common { model: self.endpoint_model.clone(), ..self.common.clone() };
+            let lm = endpoint::open(&common, &self.args.endpoint, endpoint::CONNECTIONS)?;
+            let lm = lm.ok_or_else(|| Error::input("there is no --endpoint"))?;
+            endpoint::fits(strategy, lm.abilities())?;
+            let lm: Arc<dyn Lm> = lm;
+            return Ok(lm);
+        }
         let progress = progress.clone();
         let told = lm::Told::to(move |what, share| progress.say(what, share));
         let lm = lm::open(&Common { model: Some(name.to_string()), ..self.common.clone() }, &told)?;
@@ -207,7 +233,7 @@ impl Host for Program {
     fn start(&self, choice: &Choice, progress: &Progress) -> Result<RunHandle> {
         let puzzle = self.puzzle(choice)?;
         let strategy = Arc::new(library::load_with(&choice.strategy, &choice.task, &self.options(&choice.strategy)?)?);
-        let lm = self.model(&choice.model, progress)?;
+        let lm = self.model(&choice.model, &strategy, progress)?;
         let limits: Limits = self.args.limits.limits()?;
         let seed = match &choice.source {
             Source::Generated { seed, .. } => *seed,

@@ -1,7 +1,7 @@
 //! `totara solve --no-tui`: one puzzle, progress on standard error, the answer on standard output.
 
-use super::args::{Common, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
-use super::{lm, out, puzzle, runtime};
+use super::args::{Common, EndpointArgs, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
+use super::{endpoint, lm, out, puzzle, runtime};
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
 use crate::batch::row::{Key, Row, Traffic, model_name};
@@ -29,6 +29,7 @@ pub fn defaults() -> SolveArgs {
         no_tui: true,
         record: None,
         no_record: false,
+        endpoint: EndpointArgs::default(),
         limits: LimitArgs::default(),
     }
 }
@@ -70,7 +71,13 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
     let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task, &args.language)?;
     let limits = args.limits.limits()?;
-    let lm = lm::open(common, &lm::Told::new(common))?;
+    let lm = match endpoint::open(common, &args.endpoint, endpoint::CONNECTIONS)? {
+        Some(server) => {
+            endpoint::fits(&strategy, server.abilities())?;
+            server
+        }
+        None => lm::open(common, &lm::Told::new(common))?,
+    };
     let model = model_name(&lm.info().name);
     let record = recorder(common, args, Header::new(&*puzzle, &strategy, &*lm, common.seed, &command_line()))?;
     let runtime = runtime()?;

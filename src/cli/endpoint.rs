@@ -2,7 +2,7 @@
 
 use super::args::{Common, EndpointArgs};
 use crate::base::{Error, Result};
-use crate::lm::endpoint::{Abilities, Endpoint, EndpointOptions, key_from_environment};
+use crate::lm::endpoint::{Abilities, Endpoint, EndpointOptions, check_address, key_from_environment};
 use crate::strategy::{Constrain, Evaluator, Generate, GenerateKind, Strategy, Thought};
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,6 +28,9 @@ pub fn open(common: &Common, args: &EndpointArgs, connections: usize) -> Result<
 pub fn check(common: &Common, args: &EndpointArgs) -> Result<()> {
     if let Some(s) = args.endpoint_timeout.filter(|s| !s.is_finite() || *s <= 0.0 || *s > 1e6) {
         return Err(Error::input(format!("--endpoint-timeout {s} is not a number of seconds above 0")));
+    }
+    if let Some(url) = &args.endpoint {
+        check_address(url)?;
     }
     let own = [
         ("--device", common.device != "auto"),

@@ -11,6 +11,7 @@ use crate::batch::progress::Progress;
 use crate::batch::{self, Models, News, Options, Shard};
 use crate::lm::Lm;
 use crate::lm::endpoint::Endpoint;
+use crate::model::store;
 use matrix::Matrix;
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -62,8 +63,8 @@ fn servers(common: &Common, args: &EvalArgs, matrix: &mut Matrix) -> Result<Serv
         return Ok(servers);
     }
     // Without a name it is whatever the server has, and not our own default.
-    let named = args.plan.is_some() || !args.models.is_empty() || common.model.is_some();
-    let wanted = if named { matrix.models.iter().cloned().map(Some).collect() } else { vec![None] };
+    let unnamed = common.model.is_none() && args.models.is_empty() && matrix.models == [store::default_spec()];
+    let wanted = if unnamed { vec![None] } else { matrix.models.iter().cloned().map(Some).collect() };
     matrix.models.clear();
     for model in wanted {
         let common = Common { model, ..common.clone() };

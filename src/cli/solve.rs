@@ -2,7 +2,7 @@
 
 use super::args::{Common, EndpointArgs, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
 use super::{endpoint, lm, out, puzzle, runtime};
-use crate::base::text::sanitize_line;
+use crate::base::text::{counted, sanitize_line};
 use crate::base::{Error, Result};
 use crate::batch::row::{Key, Row, Traffic, model_name};
 use crate::search::event::{Command, Event, Limits, Outcome, Reason};
@@ -71,6 +71,9 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
     let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task, &args.language)?;
     let limits = args.limits.limits()?;
+    if let Some(path) = &args.record {
+        Recorder::check_new(path)?;
+    }
     let lm = match endpoint::open(common, &args.endpoint, endpoint::CONNECTIONS)? {
         Some(server) => {
             endpoint::fits(&strategy, server.abilities())?;
@@ -120,7 +123,7 @@ pub fn recorder(common: &Common, args: &SolveArgs, header: Header) -> Result<Opt
         return Ok(None);
     }
     match &args.record {
-        Some(path) => Recorder::create_at(path, header).map(Some),
+        Some(path) => Recorder::create_new_at(path, header).map(Some),
         // A state folder that cannot be written costs the record, not the run.
         None => Ok(Recorder::create(header)
             .map_err(|e| {
@@ -215,8 +218,9 @@ impl Told {
             }
             Event::Progress { depth, frontier, best_score, thoughts, usage, seconds, .. } => {
                 let line = format!(
-                    "depth {depth}, {thoughts} thoughts ({frontier} open), best score {best_score:.3}, {} tokens",
-                    usage.tokens()
+                    "depth {depth}, {} ({frontier} open), best score {best_score:.3}, {}",
+                    counted(*thoughts, "thought", "thoughts"),
+                    counted(usage.tokens(), "token", "tokens")
                 );
                 if let Some(bar) = &self.bar {
                     bar.set_message(line);
@@ -239,12 +243,16 @@ impl Told {
 /// How a run ended, for people.
 pub fn summary(outcome: &Outcome) -> String {
     let verdict = if outcome.solved { "solved" } else { "not solved" };
-    let reason = if outcome.reason == Reason::Solved { String::new() } else { format!(" ({})", outcome.reason) };
+    let reason = match &outcome.reason {
+        Reason::Solved => String::new(),
+        // May hold text of a model file or of a strategy.
+        reason => format!(" ({})", sanitize_line(&reason.to_string())),
+    };
     format!(
-        "{verdict}{reason}: {}; {} thoughts, {} tokens computed ({} prompt, {} sampled, {} scored), {:.1} s",
+        "{verdict}{reason}: {}; {}, {} computed ({} prompt, {} sampled, {} scored), {:.1} s",
         sanitize_line(&outcome.why),
-        outcome.thoughts,
-        outcome.usage.tokens(),
+        counted(outcome.thoughts, "thought", "thoughts"),
+        counted(outcome.usage.tokens(), "token", "tokens"),
         outcome.usage.prompt,
         outcome.usage.sampled,
         outcome.usage.scored,

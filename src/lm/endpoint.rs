@@ -27,7 +27,7 @@ mod faulty;
 #[cfg(test)]
 mod tests;
 
-pub use http::key_from_environment;
+pub use http::{check_address, key_from_environment};
 
 use super::{Counters, Generate, Info, Lm, Prompt, Score, Scores, Update};
 use crate::base::text::sanitize_line;

@@ -49,6 +49,11 @@ pub fn key_from_environment(url: &str) -> Option<Key> {
     Some(Key::new(key.trim()))
 }
 
+/// Refuses what is no address of a server, and addresses that hold a secret.
+pub fn check_address(url: &str) -> Result<()> {
+    Address::parse(url).map(drop)
+}
+
 /// A checked address.
 struct Address {
     /// Up to and with `/v1`.

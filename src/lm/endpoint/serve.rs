@@ -114,7 +114,7 @@ fn send(shared: &Shared, ask: &Ask<'_>) -> Result<Reply, Refusal> {
     Ok(reply)
 }
 
-/// Each choice's share: the prompt is the first one's, as it was computed; all of them are billed for it.
+/// Each choice's share: the prompt is the first one's, as it was computed, and as it is billed: once a request.
 fn usages(reply: &Reply, prompt_bytes: usize) -> Vec<Usage> {
     let n = reply.choices.len() as u64;
     let guess = |bytes: usize| (bytes as u64).div_ceil(BYTES_A_TOKEN);
@@ -126,8 +126,8 @@ fn usages(reply: &Reply, prompt_bytes: usize) -> Vec<Usage> {
             None => guess(choice.text.len()),
         });
         let computed = billed.prompt.saturating_sub(billed.cached.unwrap_or(0));
-        let prompt = if i == 0 { computed } else { 0 };
-        Usage { prompt, sampled, scored: 0, logical: billed.prompt + sampled }
+        let (prompt, full) = if i == 0 { (computed, billed.prompt) } else { (0, 0) };
+        Usage { prompt, sampled, scored: 0, logical: full + sampled }
     };
     reply.choices.iter().enumerate().map(|(i, choice)| share(i, choice)).collect()
 }

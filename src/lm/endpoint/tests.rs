@@ -78,8 +78,8 @@ fn samples_come_in_one_request_with_their_cost() {
         sum += c.usage;
         sum
     });
-    // Ten tokens of prompt, four of them cached; each sample is billed for the whole prompt.
-    assert_eq!((usage.prompt, usage.sampled, usage.logical), (6, 2, 22));
+    // Ten tokens of prompt, four of them cached; the request is billed for the whole prompt.
+    assert_eq!((usage.prompt, usage.sampled, usage.logical), (6, 2, 12));
     assert_eq!(done[0].logprobs, [-0.5]);
     let asked = server.asked.lock().unwrap();
     let body = &asked.last().unwrap().body;

@@ -4,6 +4,7 @@ mod again;
 mod args;
 mod complete;
 mod doctor;
+mod endpoint;
 mod eval;
 mod host;
 mod keys;

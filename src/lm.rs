@@ -4,6 +4,7 @@
 //! ids (`Part::Tokens`), so that an engine can go on without tokenising again. Calls never block: they return a channel,
 //! and dropping the channel cancels the request.
 
+pub mod endpoint;
 pub mod engine;
 pub mod pattern;
 pub mod random;

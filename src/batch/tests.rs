@@ -308,3 +308,51 @@ fn a_log_stays_readable() {
     assert!(text.contains("50 of 50 puzzles"));
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
 }
+
+/// Several engines stand for several cards: each gets its share, and the rows are those of one engine.
+#[test]
+fn puzzles_are_spread_over_engines_and_give_the_same_rows() {
+    use crate::lm::engine::{EngineLm, EngineOptions};
+    use crate::model::{OpenOptions, open};
+    let Some(shared) = crate::base::testing::shared("puzzles_are_spread_over_engines") else { return };
+    let tiny = shared.join("cases/tiny");
+    let Some(path) = tiny_model(&tiny) else { return };
+    let engine = || -> Arc<dyn Lm> {
+        let model = open(path.to_str().unwrap(), &OpenOptions::default()).unwrap();
+        let options = EngineOptions {
+            device: "cpu".into(),
+            threads: Some(1),
+            kv_budget: Some(crate::base::size::Size::Bytes(16 << 20)),
+            ..EngineOptions::default()
+        };
+        EngineLm::start(model, &options).unwrap()
+    };
+    let rows = |engines: Vec<Arc<dyn Lm>>, parallel| {
+        let folder = tempfile::tempdir().unwrap();
+        let options = Options { parallel, ..options(folder.path()) };
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let never = std::future::pending();
+        let done = runtime.block_on(run(jobs(12, &["s"]), ready(engines.clone()), &options, never, |_| {})).unwrap();
+        assert_eq!(done.missing, 0);
+        let mut rows = rows(folder.path());
+        rows.sort_by_key(Row::key);
+        for row in &mut rows {
+            // What was in the cache is another engine's affair.
+            (row.seconds, row.tokens, row.prompt_tokens, row.traffic) = (0.0, 0, 0, row::Traffic::default());
+        }
+        let steps: Vec<u64> =
+            engines.iter().map(|engine| engine.counters().speed.map_or(0, |speed| speed.steps)).collect();
+        (rows, steps)
+    };
+    let (one, _) = rows(vec![engine()], 1);
+    let (two, steps) = rows(vec![engine(), engine()], 4);
+    assert_eq!(one.len(), 12);
+    assert_eq!(one, two);
+    assert!(steps.iter().all(|&steps| steps > 0), "both engines worked: {steps:?}");
+}
+
+/// The tiny model of the shared cases.
+fn tiny_model(folder: &Path) -> Option<std::path::PathBuf> {
+    let found = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
+    found.filter(|path| path.extension().is_some_and(|end| end == "gguf")).min()
+}

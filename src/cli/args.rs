@@ -61,7 +61,7 @@ pub struct Common {
     /// A chat template that stands in for the model's own
     #[arg(long, global = true, value_name = "FILE")]
     pub chat_template: Option<PathBuf>,
-    /// Where the arithmetic is done: auto, cpu or cuda[:N]
+    /// Where the arithmetic is done: auto, cpu or cuda[:N]; eval takes cuda:all, an engine on each card
     #[arg(long, global = true, default_value = "auto", value_name = "DEVICE")]
     pub device: String,
     /// Threads of the CPU device [default: available cores]
@@ -159,6 +159,8 @@ pub struct SolveArgs {
     #[arg(long)]
     pub no_record: bool,
     #[command(flatten)]
+    pub endpoint: EndpointArgs,
+    #[command(flatten)]
     pub limits: LimitArgs,
 }
 
@@ -185,6 +187,18 @@ pub struct LimitArgs {
     /// Stop after this many seconds
     #[arg(long, value_name = "S")]
     pub max_seconds: Option<f64>,
+}
+
+/// A serving engine in the place of our own.
+#[derive(Debug, Clone, Default, Args)]
+pub struct EndpointArgs {
+    /// Run on an OpenAI-compatible server (SGLang, vLLM, llama.cpp's); --model is its name of the model, the key comes from
+    /// TOTARA_API_KEY
+    #[arg(long, value_name = "URL")]
+    pub endpoint: Option<String>,
+    /// Give a request to the endpoint up after so many seconds [default: 600]
+    #[arg(long, value_name = "S", requires = "endpoint", allow_hyphen_values = true)]
+    pub endpoint_timeout: Option<f64>,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -235,6 +249,8 @@ pub struct EvalArgs {
     /// Only the i-th of n parts of the puzzles
     #[arg(long, value_name = "i/n")]
     pub shard: Option<String>,
+    #[command(flatten)]
+    pub endpoint: EndpointArgs,
     #[command(flatten)]
     pub limits: LimitArgs,
 }

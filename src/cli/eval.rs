@@ -4,25 +4,35 @@ mod matrix;
 mod plan;
 
 use super::args::{Common, EvalArgs};
-use super::{lm, out, signals, solve};
+use super::{endpoint, lm, out, signals, solve};
 use crate::base::text::sanitize;
 use crate::base::{Error, Result};
 use crate::batch::progress::Progress;
 use crate::batch::{self, Models, News, Options, Shard};
+use crate::lm::Lm;
+use crate::lm::endpoint::Endpoint;
+use crate::model::store;
 use matrix::Matrix;
 use std::cell::Cell;
+use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::time::Duration;
 
 pub fn run(common: &Common, args: &EvalArgs) -> Result<u8> {
-    let matrix = match &args.plan {
+    let mut matrix = match &args.plan {
         Some(path) => plan::read(path, common, args)?,
         None => Matrix::of_flags(common, args)?,
     };
     let shard = args.shard.as_deref().map(str::parse::<Shard>).transpose()?;
+    let servers = servers(common, args, &mut matrix)?;
     let jobs = matrix.jobs()?;
-    for model in &matrix.models {
+    for job in &jobs {
+        if let Some(server) = servers.get(&*job.model) {
+            endpoint::fits(&job.strategy, server.abilities())?;
+        }
+    }
+    for model in matrix.models.iter().filter(|_| args.endpoint.endpoint.is_none()) {
         lm::check(&with_model(common, model))?;
     }
     let options = Options {
@@ -36,7 +46,7 @@ pub fn run(common: &Common, args: &EvalArgs) -> Result<u8> {
         command: solve::command_line(),
     };
     let runtime = super::runtime()?;
-    let done = runtime.block_on(batch(common, jobs, &options));
+    let done = runtime.block_on(batch(common, jobs, servers, &options));
     // A model that is still being opened when the user leaves is not waited for.
     runtime.shutdown_timeout(Duration::from_millis(100));
     done
@@ -46,7 +56,29 @@ fn with_model(common: &Common, model: &str) -> Common {
     Common { model: Some(model.to_string()), ..common.clone() }
 }
 
-async fn batch(common: &Common, jobs: Vec<batch::Job>, options: &Options) -> Result<u8> {
+/// The models of an endpoint, by the server's names, which the matrix then has too. Empty without one.
+fn servers(common: &Common, args: &EvalArgs, matrix: &mut Matrix) -> Result<Servers> {
+    let mut servers = Servers::new();
+    if args.endpoint.endpoint.is_none() {
+        return Ok(servers);
+    }
+    // Without a name it is whatever the server has, and not our own default.
+    let unnamed = common.model.is_none() && args.models.is_empty() && matrix.models == [store::default_spec()];
+    let wanted = if unnamed { vec![None] } else { matrix.models.iter().cloned().map(Some).collect() };
+    matrix.models.clear();
+    for model in wanted {
+        let common = Common { model, ..common.clone() };
+        let Some(server) = endpoint::open(&common, &args.endpoint, args.parallel.into())? else { continue };
+        let name = server.info().name.clone();
+        matrix.models.push(name.clone());
+        servers.insert(name, server);
+    }
+    Ok(servers)
+}
+
+type Servers = BTreeMap<String, Arc<Endpoint>>;
+
+async fn batch(common: &Common, jobs: Vec<batch::Job>, servers: Servers, options: &Options) -> Result<u8> {
     let mut signals = signals::Signals::new()?;
     let signal = Cell::new(None);
     let stop = async { signal.set(Some(signals.next().await)) };
@@ -54,6 +86,10 @@ async fn batch(common: &Common, jobs: Vec<batch::Job>, options: &Options) -> Res
     let models: Models = {
         let common = common.clone();
         Arc::new(move |model| {
+            if let Some(server) = servers.get(model) {
+                let server: Arc<dyn Lm> = server.clone();
+                return Ok(vec![server]);
+            }
             let common = with_model(&common, model);
             lm::open_all(&common, &lm::Told::new(&common))
         })

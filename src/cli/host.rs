@@ -2,14 +2,14 @@
 
 use super::again::Again;
 use super::args::{Common, ScreenArgs, SolveArgs, Theme};
-use super::{keys, lm, out, puzzle, runtime, solve};
+use super::{endpoint, keys, lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
 use crate::model::store;
 use crate::search::event::Reason;
 use crate::search::record::{self, Header, Origin, PuzzleOrigin, Recorder};
 use crate::search::run::{RunHandle, RunSpec, start};
-use crate::strategy::library;
+use crate::strategy::{Strategy, library};
 use crate::task;
 use crate::tui::{
     self, Begin, Choice, Fork, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source,
@@ -18,6 +18,9 @@ use crate::tui::{
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the endpoint is called in the list of models, before its address.
+const ENDPOINT: &str = "endpoint:";
 
 /// Recorded runs that the start screen offers.
 const LISTED_RUNS: usize = 30;
@@ -88,12 +91,23 @@ fn origin(source: &Source) -> PuzzleOrigin {
 /// Opens the screen, and prints the answer once it is closed.
 fn show(common: &Common, screen: &ScreenArgs, begin: Option<Begin>, args: &SolveArgs) -> Result<u8> {
     // A model that cannot be read is refused before the screen opens.
-    lm::check(common)?;
+    let mut common = common.clone();
+    let endpoint_model = match &args.endpoint.endpoint {
+        Some(url) => {
+            endpoint::check(&common, &args.endpoint)?;
+            common.model.replace(format!("{ENDPOINT}{url}"))
+        }
+        None => lm::check(&common).map(|()| None)?,
+    };
+    let begin = begin.map(|begin| match (begin, &common.model) {
+        (Begin::Choice(choice), Some(model)) => Begin::Choice(Choice { model: model.clone(), ..choice }),
+        (begin, _) => begin,
+    });
     let runtime = runtime()?;
-    let host = Program::new(common, args, &runtime);
+    let host = Program { endpoint_model, ..Program::new(&common, args, &runtime) };
     let options = ScreenOptions { seed: common.seed, ..options(screen)? };
     let left = tui::run(Arc::new(host), begin, options)?;
-    finish(common, &left)
+    finish(&common, &left)
 }
 
 fn finish(common: &Common, left: &Left) -> Result<u8> {
@@ -134,6 +148,8 @@ fn options(screen: &ScreenArgs) -> Result<ScreenOptions> {
 struct Program {
     common: Common,
     args: SolveArgs,
+    /// The endpoint's own name of its model.
+    endpoint_model: Option<String>,
     runtime: tokio::runtime::Handle,
     lm: Mutex<Option<(String, Arc<dyn Lm>)>>,
     /// Runs started so far.
@@ -156,13 +172,14 @@ impl Program {
         Self {
             common: common.clone(),
             args: args.clone(),
+            endpoint_model: None,
             runtime: runtime.handle().clone(),
             lm: Mutex::new(None),
             runs: AtomicUsize::new(0),
         }
     }
 
-    fn model(&self, name: &str, progress: &Progress) -> Result<Arc<dyn Lm>> {
+    fn model(&self, name: &str, strategy: &Strategy, progress: &Progress) -> Result<Arc<dyn Lm>> {
         let mut loaded = self.lm.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, lm)) = &*loaded
             && at == name
@@ -171,6 +188,15 @@ impl Program {
         }
         // The old model's memory is given back before the new one takes its own.
         *loaded = None;
+        if name.starts_with(ENDPOINT) {
+            progress.say("asking the endpoint what it serves", None);
+            let common = Common { model: self.endpoint_model.clone(), ..self.common.clone() };
+            let lm = endpoint::open(&common, &self.args.endpoint, endpoint::CONNECTIONS)?;
+            let lm = lm.ok_or_else(|| Error::input("there is no --endpoint"))?;
+            endpoint::fits(strategy, lm.abilities())?;
+            let lm: Arc<dyn Lm> = lm;
+            return Ok(lm);
+        }
         let told = lm::Told::Screen(progress.clone());
         let lm = lm::open(&Common { model: Some(name.to_string()), ..self.common.clone() }, &told)?;
         *loaded = Some((name.to_string(), lm.clone()));
@@ -276,7 +302,7 @@ impl Host for Program {
         let common = Common { model: Some(choice.model.clone()), ..self.common.clone() };
         let args = SolveArgs { strategy: Some(choice.strategy.clone()), ..self.args.clone() };
         let origin = Origin { set: options.set, ..solve::origin(&common, &args, from, &strategy)? };
-        let lm = self.model(&choice.model, progress)?;
+        let lm = self.model(&choice.model, &strategy, progress)?;
         let limits = self.args.limits.limits()?;
         let spec = RunSpec { puzzle, strategy, lm, seed, paused: false, limits, record: None, before: None };
         self.launch(spec, origin, progress)
@@ -286,7 +312,7 @@ impl Host for Program {
         // The flags about the strategy were given for the run that `--continue` names, not for what is forked later.
         let args = Some(&self.args).filter(|args| args.continued.as_ref() == Some(&fork.run));
         let again = Again::open(&fork.run, fork.events, &self.common, args)?;
-        let lm = self.model(&again.origin.model, progress)?;
+        let lm = self.model(&again.origin.model, &again.strategy, progress)?;
         let (puzzle, strategy, origin, seed) =
             (again.puzzle.clone(), again.strategy.clone(), again.origin.clone(), again.seed);
         let before = Some(again.before(lm.info()));

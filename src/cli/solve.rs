@@ -1,11 +1,12 @@
 //! `totara solve --no-tui`: one puzzle, progress on standard error, the answer on standard output.
 
 use super::again::Again;
-use super::args::{Common, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
-use super::{lm, out, puzzle, runtime};
+use super::args::{Common, EndpointArgs, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
+use super::{endpoint, lm, out, puzzle, runtime};
 use crate::base::text::{counted, sanitize_line};
 use crate::base::{Error, Result};
 use crate::batch::row::{Key, Row, Traffic, model_name};
+use crate::lm::Lm;
 use crate::model::store;
 use crate::search::event::{Command, Event, Limits, Outcome, Reason};
 use crate::search::record::{Header, Origin, PuzzleOrigin, Recorder};
@@ -33,6 +34,7 @@ pub fn defaults() -> SolveArgs {
         continued: None,
         record: None,
         no_record: false,
+        endpoint: EndpointArgs::default(),
         limits: LimitArgs::default(),
     }
 }
@@ -89,7 +91,13 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     };
     // The seed also makes the weights of a random model.
     let lm_flags = Common { model: Some(origin.model.clone()), seed, ..common.clone() };
-    let lm = lm::open(&lm_flags, &lm::Told::new(common))?;
+    let lm: Arc<dyn Lm> = match endpoint::open(common, &args.endpoint, endpoint::CONNECTIONS)? {
+        Some(server) => {
+            endpoint::fits(&strategy, server.abilities())?;
+            server
+        }
+        None => lm::open(&lm_flags, &lm::Told::new(common))?,
+    };
     let model = model_name(&lm.info().name);
     let before = again.map(|again| again.before(lm.info()));
     let header = Header::new(&*puzzle, &strategy, &*lm, seed, &command_line()).from(origin);

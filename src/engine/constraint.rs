@@ -25,6 +25,11 @@ pub trait Constraint: Send + Sync {
         None
     }
 
+    /// The regular expression of which complete texts are whole matches, where it is one.
+    fn pattern(&self) -> Option<String> {
+        None
+    }
+
     /// Whether `judge` should mask tokens (true), or only end a text that became wrong (false).
     fn masks(&self) -> bool {
         true

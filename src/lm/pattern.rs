@@ -171,6 +171,10 @@ impl Constraint for Pattern {
     fn ascii(&self) -> bool {
         self.ascii
     }
+
+    fn pattern(&self) -> Option<String> {
+        Some(self.text.clone())
+    }
 }
 
 #[cfg(test)]

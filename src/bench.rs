@@ -3,4 +3,5 @@
 pub mod attention;
 pub mod cuda;
 pub mod decode;
+pub mod perplexity;
 pub mod products;

@@ -14,6 +14,7 @@ mod replay;
 mod scripting;
 mod signals;
 mod solve;
+mod ticker;
 
 use crate::base::{Error, Result};
 use args::{Cli, Command};

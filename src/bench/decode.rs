@@ -1,6 +1,7 @@
 //! `totara bench decode`: how fast branches on a shared prompt grow, and where the time goes.
 
 use crate::base::Result;
+use crate::base::size::peak_bytes;
 use crate::engine::measure::{self, Measured, Spec, Split};
 use crate::lm::engine::{EngineOptions, Loaded, load};
 use crate::model::Model;
@@ -72,13 +73,6 @@ fn report(model: String, device: String, method: String, spec: &Spec, measured: 
         attention_bound: total / (total - attention),
         kv_bytes_per_step,
     }
-}
-
-/// The most memory this process ever held (`VmHWM`).
-fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 impl DecodeReport {

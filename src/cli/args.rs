@@ -316,6 +316,8 @@ pub enum BenchCommand {
     Recorded(BenchRecordedArgs),
     /// The CPU's quantised products
     Products(BenchProductsArgs),
+    /// How well the model predicts a text (compare --activations f32 and int8)
+    Perplexity(BenchPerplexityArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -370,6 +372,22 @@ pub struct BenchProductsArgs {
     /// Activation rows
     #[arg(long, default_value = "1,10,32,128", value_delimiter = ',', value_name = "N,N")]
     pub counts: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchPerplexityArgs {
+    /// The text: a file, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub text: String,
+    /// Windows, from the beginning of the text
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub windows: usize,
+    /// Tokens of a window
+    #[arg(long, default_value_t = 2048, value_name = "N")]
+    pub window: usize,
+    /// Tokens scored at the end of each window
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    pub score: usize,
 }
 
 #[derive(Debug, Clone, Args)]

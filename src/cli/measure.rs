@@ -1,14 +1,18 @@
 //! `totara bench`: measurements as a table, or as JSON lines.
 
-use super::args::{BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchProductsArgs, BenchRecordedArgs, Common};
-use super::{lm, out};
+use super::args::{
+    BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchPerplexityArgs, BenchProductsArgs, BenchRecordedArgs,
+    Common,
+};
+use super::ticker::Ticker;
+use super::{lm, out, puzzle};
 use crate::attention::Method;
 use crate::attention::sample::Number;
 use crate::base::{Error, Result};
 use crate::bench::attention::trees::Shape;
 use crate::bench::attention::{self, recorded};
 use crate::bench::cuda::{self, Clock, CudaAttention};
-use crate::bench::{decode, products};
+use crate::bench::{decode, perplexity, products};
 use crate::device::cpu::attend::Heads;
 use crate::device::cpu::default_threads;
 use crate::device::cpu::simd::Simd;
@@ -27,6 +31,7 @@ pub fn run(common: &Common, command: &BenchCommand) -> Result<u8> {
         BenchCommand::Decode(args) => bench_decode(common, args),
         BenchCommand::Recorded(args) => bench_recorded(common, args),
         BenchCommand::Products(args) => bench_products(common, args),
+        BenchCommand::Perplexity(args) => bench_perplexity(common, args),
     }
 }
 
@@ -218,6 +223,25 @@ fn bench_decode(common: &Common, args: &BenchDecodeArgs) -> Result<u8> {
             out::line(decode::DecodeReport::HEAD)?;
         }
         out::line(report.to_string().trim_end())?;
+    }
+    Ok(0)
+}
+
+fn bench_perplexity(common: &Common, args: &BenchPerplexityArgs) -> Result<u8> {
+    let from = if args.text == "-" { args.text.clone() } else { format!("@{}", args.text) };
+    let text = puzzle::text(&from, "--text")?;
+    let options = lm::engine_options(common)?;
+    let spec = perplexity::Spec { windows: args.windows, window: args.window, score: args.score };
+    let model = lm::model(common, &lm::Told::new(common))?;
+    let mut ticker = Ticker::new(common.quiet, "tokens scored");
+    let report = perplexity::run(model, &options, &text, &spec, &mut |done, total| ticker.tick(done, total))?;
+    ticker.finish();
+    if common.json {
+        out::json(&to_value(&report).map_err(|e| Error::fault(e.to_string()))?)?;
+    } else {
+        out::line(&format!("{}, {}", report.model, report.device))?;
+        out::line(perplexity::Report::HEAD)?;
+        out::line(&report.to_string())?;
     }
     Ok(0)
 }

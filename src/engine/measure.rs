@@ -1,18 +1,20 @@
 //! Decoding measured without requests: a prompt, branches on it, and steps of one token a branch, with the same plan,
-//! batch and sampler that the engine uses. For `totara bench decode`.
+//! batch and sampler that the engine uses. For `totara bench decode`; what `bench trace` and `bench perplexity` need of
+//! it is in `run.rs`.
+
+mod run;
+
+pub use run::{Run, Split};
 
 use super::Limits;
-use super::batch::Batch;
 use super::sample::Sampler;
-use crate::attention::Planner;
 use crate::base::rng::stream;
 use crate::base::{Error, Result};
-use crate::device::{HeadRow, Step, Times};
 use crate::kv::PAGE_TOKENS;
-use crate::kv::tree::{BranchId, TokenTree};
+use crate::kv::tree::BranchId;
 use crate::model::llama::Llama;
 use rand::Rng;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What is decoded. Tokens are drawn at random from the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,24 +27,6 @@ pub struct Spec {
     /// Measured steps.
     pub steps: usize,
     pub seed: u64,
-}
-
-/// Seconds, and what they went to.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Split {
-    pub total: f64,
-    pub attention: f64,
-    pub products: f64,
-    pub plan: f64,
-    /// Token tree, sampling and packing.
-    pub host: f64,
-}
-
-impl Split {
-    /// Norms, rotations, the launch of threads: what is left.
-    pub fn rest(&self) -> f64 {
-        (self.total - self.attention - self.products - self.plan - self.host).max(0.0)
-    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -76,15 +60,7 @@ pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec) -> Result<Measure
             limits.context
         )));
     }
-    let mut run = Run {
-        tree: TokenTree::new(llama.device().pages()),
-        planner: Planner::with_parallel(limits.method, limits.parallel),
-        llama,
-        batch: Batch::default(),
-        logits: Vec::new(),
-        split: Split::default(),
-        kv_tokens: 0,
-    };
+    let mut run = Run::new(llama, limits);
     let mut random = stream(spec.seed, "bench decode", &[]);
     let mut tokens = |n: usize| -> Vec<u32> { (0..n).map(|_| random.random_range(0..limits.vocab as u32)).collect() };
     let trunk = run.tree.open();
@@ -100,89 +76,27 @@ pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec) -> Result<Measure
     run.split = Split::default();
     for _ in 0..spec.steps {
         let began = Instant::now();
-        run.batch.clear();
+        run.clear();
         for (&branch, &token) in branches.iter().zip(&next) {
             run.push(branch, &[token])?;
-            run.batch.wanted.push(run.batch.len() - 1);
+            run.want_last();
         }
         run.split.host += began.elapsed().as_secs_f64();
         run.forward()?;
         let sampling = Instant::now();
-        for (token, logits) in next.iter_mut().zip(&run.logits) {
+        for (token, logits) in next.iter_mut().zip(run.logits()) {
             *token = sampler.pick(logits, None, &[], &mut stream(spec.seed, "greedy", &[]))?.token;
         }
         run.split.host += sampling.elapsed().as_secs_f64();
         run.split.total += began.elapsed().as_secs_f64();
     }
-    let page_bytes = run.llama.device().page_bytes() as u64;
     Ok(Measured {
         prefill,
         prefill_tokens: spec.prompt,
         decode: run.split,
         decode_tokens: spec.branches * spec.steps,
-        kv_bytes_per_step: run.kv_tokens * page_bytes / PAGE_TOKENS as u64,
+        kv_bytes_per_step: run.kv_bytes(),
     })
-}
-
-struct Run<'a> {
-    llama: &'a mut Llama,
-    tree: TokenTree,
-    planner: Planner,
-    batch: Batch,
-    logits: Vec<Vec<f32>>,
-    split: Split,
-    /// K/V tokens a layer read in the last step.
-    kv_tokens: u64,
-}
-
-impl Run<'_> {
-    fn push(&mut self, branch: BranchId, tokens: &[u32]) -> Result<()> {
-        let first = self.tree.len(branch);
-        let appended = self.tree.append(branch, tokens, &mut self.batch.slots);
-        appended.map_err(|e| Error::limit(format!("{e}: raise --kv-budget, or measure fewer branches")))?;
-        self.batch.push(branch, first, tokens);
-        Ok(())
-    }
-
-    /// Appends tokens in chunks without wanting logits.
-    fn fill(&mut self, branch: BranchId, tokens: &[u32], rows: usize) -> Result<()> {
-        for chunk in tokens.chunks(rows) {
-            let began = Instant::now();
-            self.batch.clear();
-            self.push(branch, chunk)?;
-            self.split.host += began.elapsed().as_secs_f64();
-            self.forward()?;
-            self.split.total += began.elapsed().as_secs_f64();
-        }
-        // Steps without logits may still be under way.
-        let began = Instant::now();
-        let before = self.llama.device().times();
-        self.llama.finish()?;
-        self.took_since(before);
-        self.split.total += began.elapsed().as_secs_f64();
-        Ok(())
-    }
-
-    fn took_since(&mut self, before: Times) {
-        let after = self.llama.device().times();
-        self.split.attention += after.attention - before.attention;
-        self.split.products += after.products - before.products;
-    }
-
-    fn forward(&mut self) -> Result<()> {
-        let Batch { tokens, positions, slots, rows, wanted, .. } = &self.batch;
-        let before = self.llama.device().times();
-        let planning = Instant::now();
-        let work = self.planner.plan(&self.tree, rows);
-        let planned: Duration = planning.elapsed();
-        self.kv_tokens = work.io.kv_tokens;
-        let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
-        self.logits.clear();
-        self.llama.forward(&Step { tokens, positions, slots, work }, &heads, &mut self.logits)?;
-        self.split.plan += planned.as_secs_f64();
-        self.took_since(before);
-        Ok(())
-    }
 }
 
 #[cfg(test)]

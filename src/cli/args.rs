@@ -77,6 +77,9 @@ pub struct Common {
     /// Number type of activations in products
     #[arg(long, global = true, value_enum, default_value_t = Activations::Int8)]
     pub activations: Activations,
+    /// Draft tokens from the text so far and verify several in one step; texts stay the same
+    #[arg(long, global = true, value_enum, default_value_t = Speculate::None)]
+    pub speculate: Speculate,
     /// One JSON object a line on standard output
     #[arg(long, global = true)]
     pub json: bool,
@@ -92,6 +95,13 @@ pub struct Common {
 pub enum Activations {
     Int8,
     F32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Speculate {
+    None,
+    /// Prompt look-up: what stood after the same tokens before
+    Ngram,
 }
 
 #[derive(Debug, Clone, Args)]

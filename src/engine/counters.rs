@@ -62,6 +62,13 @@ pub struct SpeedCounters {
     pub plan_seconds: f64,
     /// Tokens a second over the last moments (rows forwarded, prompt included).
     pub tokens_per_second: f64,
+    /// Texts' steps with a draft, drafted tokens, and accepted ones (`--speculate`); all 0 without.
+    #[serde(default)]
+    pub drafts: u64,
+    #[serde(default)]
+    pub drafted: u64,
+    #[serde(default)]
+    pub accepted: u64,
 }
 
 /// What "the last moments" of [`SpeedCounters::tokens_per_second`] are.
@@ -133,6 +140,13 @@ impl Meter {
     /// One row's logits were sampled from, or not.
     pub(super) fn sampled(&mut self, sampled: bool) {
         self.speed.sampled += u64::from(sampled);
+    }
+
+    /// A draft of so many tokens was verified.
+    pub(super) fn verified(&mut self, drafted: usize, accepted: usize) {
+        self.speed.drafts += 1;
+        self.speed.drafted += drafted as u64;
+        self.speed.accepted += accepted as u64;
     }
 
     pub(super) fn counters(&self, kv: &KvStats) -> Counters {

@@ -26,6 +26,10 @@ pub struct Script {
     pub asked: Vec<Vec<u32>>,
     /// Paths that end with this token get NaN logits.
     pub nan_after: Option<u32>,
+    /// Only so many of a path's last tokens count: a model that repeats itself.
+    pub memory: Option<usize>,
+    /// What a row costs; `None`: nearly nothing.
+    pub row_cost: Option<f64>,
     /// The step with this number fails, or panics.
     pub error_at: Option<usize>,
     pub panic_at: Option<usize>,
@@ -51,6 +55,10 @@ impl Device for PathDevice {
 
     fn pages(&self) -> usize {
         self.pages
+    }
+
+    fn row_cost(&self) -> f64 {
+        self.script.lock().unwrap().row_cost.unwrap_or(0.01)
     }
 
     fn begin(&mut self, step: &Step<'_>) -> Result<()> {
@@ -117,7 +125,8 @@ impl Device for PathDevice {
             let path = &self.paths[row.row];
             script.asked.push(path.clone());
             let nan = script.nan_after.is_some() && path.last() == script.nan_after.as_ref();
-            out.push(if nan { vec![f32::NAN; self.vocab] } else { path_logits(path, self.vocab) });
+            let from = script.memory.map_or(0, |memory| path.len().saturating_sub(memory));
+            out.push(if nan { vec![f32::NAN; self.vocab] } else { path_logits(&path[from..], self.vocab) });
         }
         Ok(())
     }

@@ -5,3 +5,4 @@ pub mod cuda;
 pub mod decode;
 pub mod perplexity;
 pub mod products;
+pub mod trace;

@@ -326,6 +326,8 @@ pub enum BenchCommand {
     Recorded(BenchRecordedArgs),
     /// The CPU's quantised products
     Products(BenchProductsArgs),
+    /// Replay recorded trees on the model: seconds, bytes read and host time, by method
+    Trace(BenchTraceArgs),
     /// How well the model predicts a text (compare --activations f32 and int8)
     Perplexity(BenchPerplexityArgs),
 }
@@ -382,6 +384,25 @@ pub struct BenchProductsArgs {
     /// Activation rows
     #[arg(long, default_value = "1,10,32,128", value_delimiter = ',', value_name = "N,N")]
     pub counts: Vec<usize>,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchTraceArgs {
+    /// Recorded trees: reasoning runs or token trees, as DeFT's repository has them
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Methods, separated by commas [default: what --attention says]
+    #[arg(long, value_delimiter = ',', value_name = "METHOD")]
+    pub method: Vec<String>,
+    /// Recorded runs of each file, from the first
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub runs: usize,
+    /// Iterations of each run [default: all]
+    #[arg(long, value_name = "N")]
+    pub steps: Option<usize>,
+    /// Tokens before a recorded token tree, which does not tell them
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub prompt: usize,
 }
 
 #[derive(Debug, Clone, Args)]

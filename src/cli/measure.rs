@@ -2,7 +2,7 @@
 
 use super::args::{
     BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchPerplexityArgs, BenchProductsArgs, BenchRecordedArgs,
-    Common,
+    BenchTraceArgs, Common,
 };
 use super::ticker::Ticker;
 use super::{lm, out, puzzle};
@@ -12,13 +12,14 @@ use crate::base::{Error, Result};
 use crate::bench::attention::trees::Shape;
 use crate::bench::attention::{self, recorded};
 use crate::bench::cuda::{self, Clock, CudaAttention};
-use crate::bench::{decode, perplexity, products};
+use crate::bench::{decode, perplexity, products, trace};
 use crate::device::cpu::attend::Heads;
 use crate::device::cpu::default_threads;
 use crate::device::cpu::simd::Simd;
 use crate::device::cuda::attend::{HeadShape, Number as CudaNumber};
 use crate::device::cuda::driver::Gpu;
 use crate::engine::measure::Spec;
+use crate::lm::engine::EngineOptions;
 use candle_core::quantized::GgmlDType;
 use serde_json::{json, to_value};
 
@@ -31,6 +32,7 @@ pub fn run(common: &Common, command: &BenchCommand) -> Result<u8> {
         BenchCommand::Decode(args) => bench_decode(common, args),
         BenchCommand::Recorded(args) => bench_recorded(common, args),
         BenchCommand::Products(args) => bench_products(common, args),
+        BenchCommand::Trace(args) => bench_trace(common, args),
         BenchCommand::Perplexity(args) => bench_perplexity(common, args),
     }
 }
@@ -242,6 +244,41 @@ fn bench_perplexity(common: &Common, args: &BenchPerplexityArgs) -> Result<u8> {
         out::line(&format!("{}, {}", report.model, report.device))?;
         out::line(perplexity::Report::HEAD)?;
         out::line(&report.to_string())?;
+    }
+    Ok(0)
+}
+
+/// One row a file and method; the model is loaded anew for each.
+fn bench_trace(common: &Common, args: &BenchTraceArgs) -> Result<u8> {
+    if args.runs == 0 || args.steps == Some(0) || args.prompt == 0 {
+        return Err(Error::input("bench trace wants at least one run, one step and one prompt token"));
+    }
+    let options = lm::engine_options(common)?;
+    let methods: Vec<Method> = match &args.method[..] {
+        [] => vec![options.method],
+        names => names.iter().map(|name| Method::live(name)).collect::<Result<_>>()?,
+    };
+    let recordings: Vec<_> =
+        args.files.iter().map(|file| trace::Recording::read(file, args.runs)).collect::<Result<_>>()?;
+    let spec = trace::Spec { runs: args.runs, steps: args.steps, prompt: args.prompt, seed: common.seed };
+    let mut first = true;
+    for recording in &recordings {
+        for &method in &methods {
+            let model = lm::model(common, &lm::Told::new(common))?;
+            let mut ticker = Ticker::new(common.quiet, "iterations");
+            let options = EngineOptions { method, ..options.clone() };
+            let report = trace::replay(recording, model, &options, &spec, &mut |done, total| ticker.tick(done, total))?;
+            ticker.finish();
+            if common.json {
+                out::json(&to_value(&report).map_err(|e| Error::fault(e.to_string()))?)?;
+                continue;
+            }
+            if std::mem::take(&mut first) {
+                out::line(&format!("{}, {}", report.model, report.device))?;
+                out::line(trace::Report::HEAD)?;
+            }
+            out::line(&report.to_string())?;
+        }
     }
     Ok(0)
 }

@@ -71,6 +71,13 @@ pub struct SpeedCounters {
     pub accepted: u64,
 }
 
+impl SpeedCounters {
+    /// Tokens that a text's step with a draft brought on average; `None` where nothing was drafted.
+    pub fn accepted_length(&self) -> Option<f64> {
+        (self.drafts > 0).then(|| (self.accepted + self.drafts) as f64 / self.drafts as f64)
+    }
+}
+
 /// What "the last moments" of [`SpeedCounters::tokens_per_second`] are.
 const MOMENTS: Duration = Duration::from_secs(2);
 

@@ -8,6 +8,7 @@ pub use run::{Run, Split};
 
 use super::Limits;
 use super::sample::Sampler;
+use super::speculate::{self, Load, Luck, MOST_NODES};
 use crate::base::rng::stream;
 use crate::base::{Error, Result};
 use crate::kv::PAGE_TOKENS;
@@ -24,9 +25,18 @@ pub struct Spec {
     pub branches: usize,
     /// Tokens each branch has of its own before the first measured step.
     pub own: usize,
-    /// Measured steps.
+    /// Tokens decoded on each branch: as many steps, without drafts.
     pub steps: usize,
     pub seed: u64,
+}
+
+/// A branch that grows.
+struct Growing {
+    branch: BranchId,
+    path: Vec<u32>,
+    /// Tokens it has yet to make.
+    left: usize,
+    luck: Luck,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -36,12 +46,18 @@ pub struct Measured {
     /// All measured steps together.
     pub decode: Split,
     pub decode_tokens: usize,
+    /// Steps it took; fewer than tokens a branch where drafts were accepted.
+    pub decode_steps: usize,
+    /// Branches' steps with a draft, drafted tokens, and accepted ones.
+    pub drafts: usize,
+    pub drafted: usize,
+    pub accepted: usize,
     /// K/V bytes one step read at the end, over all layers.
     pub kv_bytes_per_step: u64,
 }
 
 impl Spec {
-    /// Pages the whole takes: each branch begins a page of its own.
+    /// Pages the whole takes without drafts: each branch begins a page of its own.
     pub fn pages(&self) -> usize {
         let own = self.own + self.steps;
         self.prompt.div_ceil(PAGE_TOKENS) + self.branches * (own.div_ceil(PAGE_TOKENS) + 1)
@@ -64,39 +80,81 @@ pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec) -> Result<Measure
     let mut random = stream(spec.seed, "bench decode", &[]);
     let mut tokens = |n: usize| -> Vec<u32> { (0..n).map(|_| random.random_range(0..limits.vocab as u32)).collect() };
     let trunk = run.tree.open();
-    run.fill(trunk, &tokens(spec.prompt), limits.step_rows)?;
+    let prompt = tokens(spec.prompt);
+    run.fill(trunk, &prompt, limits.step_rows)?;
     let prefill = std::mem::take(&mut run.split);
 
-    let branches: Vec<BranchId> = (0..spec.branches).map(|_| run.tree.fork(trunk)).collect();
-    for &branch in &branches {
-        run.fill(branch, &tokens(spec.own), limits.step_rows)?;
+    let mut growing = Vec::with_capacity(spec.branches);
+    for _ in 0..spec.branches {
+        let branch = run.tree.fork(trunk);
+        let own = tokens(spec.own);
+        run.fill(branch, &own, limits.step_rows)?;
+        let path = [&prompt[..], &own, &tokens(1)].concat();
+        growing.push(Growing { branch, path, left: spec.steps, luck: Luck::default() });
     }
-    let mut next = tokens(spec.branches);
-    let sampler = Sampler::greedy();
     run.split = Split::default();
-    for _ in 0..spec.steps {
-        let began = Instant::now();
-        run.clear();
-        for (&branch, &token) in branches.iter().zip(&next) {
-            run.push(branch, &[token])?;
-            run.want_last();
-        }
-        run.split.host += began.elapsed().as_secs_f64();
-        run.forward()?;
-        let sampling = Instant::now();
-        for (token, logits) in next.iter_mut().zip(run.logits()) {
-            *token = sampler.pick(logits, None, &[], &mut stream(spec.seed, "greedy", &[]))?.token;
-        }
-        run.split.host += sampling.elapsed().as_secs_f64();
-        run.split.total += began.elapsed().as_secs_f64();
-    }
-    Ok(Measured {
+    let mut found = Measured {
         prefill,
         prefill_tokens: spec.prompt,
-        decode: run.split,
         decode_tokens: spec.branches * spec.steps,
-        kv_bytes_per_step: run.kv_bytes(),
-    })
+        ..Measured::default()
+    };
+    while growing.iter().any(|one| one.left > 0) {
+        step(&mut run, limits, &mut growing, &mut found)?;
+    }
+    found.decode = run.split;
+    found.kv_bytes_per_step = run.kv_bytes();
+    Ok(found)
+}
+
+/// One step of all branches that have tokens to make.
+fn step(run: &mut Run<'_>, limits: &Limits, growing: &mut [Growing], found: &mut Measured) -> Result<()> {
+    let began = Instant::now();
+    run.clear();
+    let mut active: Vec<&mut Growing> = growing.iter_mut().filter(|one| one.left > 0).collect();
+    for one in &active {
+        run.push(one.branch, &one.path[one.path.len() - 1..])?;
+        run.want_last();
+    }
+    let mut placed = Vec::new();
+    let mut load = Load::new(active.len(), run.row_cost());
+    for one in active.iter().filter(|_| limits.speculate) {
+        let most = MOST_NODES.min(limits.step_rows.saturating_sub(run.rows()));
+        let draft = speculate::draft(&one.path, &one.luck, &mut load, most, one.left - 1, |_| true);
+        let draft = run.draft(one.branch, &draft);
+        found.drafts += usize::from(draft.len() > 0);
+        found.drafted += draft.len();
+        placed.push(draft);
+    }
+    run.split.host += began.elapsed().as_secs_f64();
+    run.forward()?;
+    let sampling = Instant::now();
+    let sampler = Sampler::greedy();
+    let mut random = stream(0, "greedy", &[]);
+    let mut placed = placed.into_iter();
+    for (at, one) in active.iter_mut().enumerate() {
+        let draft = placed.next();
+        let (mut wanted, mut node) = (at, None);
+        loop {
+            let token = sampler.pick(&run.logits()[wanted], None, &[], &mut random)?.token;
+            one.path.push(token);
+            one.left -= 1;
+            let Some(draft) = draft.as_ref().filter(|_| one.left > 0) else { break };
+            draft.learn(&mut one.luck, node, token);
+            let Some(next) = draft.child(node, token) else { break };
+            one.branch = draft.take_over(&mut run.tree, one.branch, next);
+            (wanted, node) = (draft.wanted(next), Some(next));
+            found.accepted += 1;
+        }
+        if let Some(draft) = draft {
+            draft.release(&mut run.tree);
+            run.tree.join(one.branch);
+        }
+    }
+    found.decode_steps += 1;
+    run.split.host += sampling.elapsed().as_secs_f64();
+    run.split.total += began.elapsed().as_secs_f64();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -111,9 +169,46 @@ mod tests {
         let measured = decode(&mut llama, &limits, &spec).unwrap();
         assert_eq!((measured.prefill_tokens, measured.decode_tokens), (50, 20));
         assert_eq!(script.lock().unwrap().steps, [50, 7, 7, 7, 7, 7, 5, 5, 5, 5]);
+        assert_eq!((measured.decode_steps, measured.drafts), (4, 0));
         assert!(measured.kv_bytes_per_step > 0);
         let (mut small, limits, _) = testing::llama(4);
         assert!(decode(&mut small, &limits, &spec).unwrap_err().message().contains("--kv-budget"));
         assert!(decode(&mut small, &limits, &Spec { steps: 0, ..spec }).is_err());
+    }
+
+    #[test]
+    fn drafts_bring_the_same_texts_in_fewer_steps() {
+        let spec = Spec { prompt: 30, branches: 2, own: 3, steps: 60, seed: 3 };
+        let run = |speculate| {
+            let (mut llama, mut limits, script) = testing::llama(200);
+            limits.speculate = speculate;
+            script.lock().unwrap().memory = Some(1);
+            let measured = decode(&mut llama, &limits, &spec).unwrap();
+            let asked = script.lock().unwrap().asked.clone();
+            (measured, asked)
+        };
+        let ((plain, texts), (drafted, same)) = (run(false), run(true));
+        assert_eq!((plain.decode_steps, plain.decode_tokens), (60, 120));
+        assert!(drafted.decode_tokens == 120 && drafted.decode_steps < 40 && drafted.accepted > 40, "{drafted:?}");
+        // Every path up to the last 60 tokens of a branch was asked for in both; rejected guesses in one of them only.
+        assert!(texts.iter().all(|path| same.contains(path)));
+    }
+
+    #[test]
+    fn a_full_batch_drafts_nothing() {
+        let drafted = |branches, row_cost| {
+            let (mut llama, mut limits, script) = testing::llama(800);
+            limits.speculate = true;
+            {
+                let mut script = script.lock().unwrap();
+                (script.memory, script.row_cost) = (Some(1), Some(row_cost));
+            }
+            let spec = Spec { prompt: 30, branches, own: 3, steps: 100, seed: 3 };
+            let measured = decode(&mut llama, &limits, &spec).unwrap();
+            (measured.drafted, measured.decode_steps)
+        };
+        // All branches end together, so the batch stays full.
+        assert_eq!(drafted(40, 0.25), (0, 100));
+        assert!(drafted(40, 1e-6).0 > 0 && drafted(1, 0.25).1 < 100);
     }
 }

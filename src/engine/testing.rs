@@ -4,6 +4,7 @@
 
 use super::counters::Counters;
 use super::request::{Completion, Generate, Mode, Sampling, StreamKey, Update};
+use super::sample::Sampler;
 use super::vocab::Vocab;
 use super::{Engine, Limits};
 use crate::attention::Method;
@@ -261,4 +262,17 @@ pub fn request(prompt: &[u32]) -> Generate {
 pub fn outcome(completion: &Completion) -> (String, Vec<u32>, Vec<u32>, u64) {
     let bits = completion.logprobs.iter().map(|l| l.to_bits()).collect();
     (completion.text.clone(), completion.ids.to_vec(), bits, completion.masked_logprob.to_bits())
+}
+
+/// A prompt after which the greedy text goes round in a ring for ever, where only the last token counts.
+pub fn ring(from: u32) -> Vec<u32> {
+    let next = |token: u32| Sampler::greedy().best(&path_logits(&[token], 43), None, 1).unwrap()[0].token;
+    let endless = |&first: &u32| {
+        let mut at = first;
+        (0..50).all(|_| {
+            at = next(at);
+            at != 0
+        })
+    };
+    vec![1, 2, (from..43).chain(1..from).find(endless).unwrap()]
 }

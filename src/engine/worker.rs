@@ -483,12 +483,7 @@ impl Worker {
                 // It ended.
                 break;
             };
-            for node in placed.children(at) {
-                sample.luck.learn(node.matched, node.token == drawn);
-                if node.token == drawn {
-                    break;
-                }
-            }
+            placed.learn(&mut sample.luck, at, drawn);
             let Some(node) = placed.child(at, drawn) else { break };
             lane.branch = Some(placed.take_over(&mut self.tree, branch, node));
             lane.usage.scored -= 1;
@@ -508,6 +503,9 @@ impl Worker {
             self.meter.verified(placed.len(), accepted);
         }
         placed.release(&mut self.tree);
+        if let Some(branch) = self.jobs[id.job].lanes[id.lane].branch {
+            self.tree.join(branch);
+        }
     }
 
     /// Removes finished jobs; whoever waited for pages may try again.

@@ -9,6 +9,8 @@ use crate::device::attend::Io;
 use crate::device::{HeadRow, Step, Times};
 use crate::engine::Limits;
 use crate::engine::batch::Batch;
+use crate::engine::speculate::Node;
+use crate::engine::speculate::placed::Placed;
 use crate::kv::PAGE_TOKENS;
 use crate::kv::tree::{BranchId, TokenTree};
 use crate::model::llama::Llama;
@@ -70,6 +72,16 @@ impl<'a> Run<'a> {
         appended.map_err(|e| Error::limit(format!("{e}: raise --kv-budget, or measure fewer branches")))?;
         self.batch.push(branch, first, tokens);
         Ok(())
+    }
+
+    /// Appends a draft after `trunk`'s last token, which is in the step already; its nodes' logits are wanted.
+    pub fn draft(&mut self, trunk: BranchId, draft: &[Node]) -> Placed {
+        Placed::place(&mut self.tree, &mut self.batch, trunk, draft)
+    }
+
+    /// What one more row costs on this device, as a share of a step's fixed cost.
+    pub fn row_cost(&self) -> f64 {
+        self.llama.device().row_cost()
     }
 
     /// Asks for the logits of the row that was added last.

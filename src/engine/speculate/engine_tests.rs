@@ -5,7 +5,7 @@ use crate::engine::constraint::{Constraint, Judgement};
 use crate::engine::counters::Counters;
 use crate::engine::request::{Completion, Finish, Generate, Mode, Sampling};
 use crate::engine::sample::Sampler;
-use crate::engine::testing::{Bench, collect, outcome, path_logits, request};
+use crate::engine::testing::{Bench, collect, outcome, path_logits, request, ring};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -98,19 +98,6 @@ fn every_text_is_bit_for_bit_the_one_without_drafts() {
     }
 }
 
-/// A prompt after which the greedy text goes round in a ring for ever.
-fn ring(from: u32) -> Vec<u32> {
-    let next = |token: u32| Sampler::greedy().best(&path_logits(&[token], 43), None, 1).unwrap()[0].token;
-    let endless = |&first: &u32| {
-        let mut at = first;
-        (0..50).all(|_| {
-            at = next(at);
-            at != 0
-        })
-    };
-    vec![1, 2, (from..43).chain(1..from).find(endless).unwrap()]
-}
-
 #[test]
 fn a_text_that_repeats_takes_fewer_steps() {
     let ask = || Generate { max_tokens: 200, ..request(&ring(1)) };
@@ -125,28 +112,6 @@ fn a_text_that_repeats_takes_fewer_steps() {
     let ((plain, none), (drafted, length)) = (steps(false), steps(true));
     assert_eq!((plain, none), (200, None));
     assert!(drafted < plain / 2 && length.unwrap() > 2.0, "{drafted} steps of {plain}, {length:?}");
-}
-
-#[test]
-fn a_full_batch_drafts_nothing() {
-    let many = |cost| {
-        let bench = bench(1200, true, 1);
-        bench.script.lock().unwrap().row_cost = Some(cost);
-        let ask = |i: u32| Generate { max_tokens: 300, ..request(&[&[i + 1; 3], &ring(1)[..]].concat()) };
-        let open: Vec<_> = (0..40).map(|i| bench.engine.generate(ask(i))).collect();
-        for updates in open {
-            assert_eq!(collect(updates).unwrap()[0].ids.len(), 300);
-        }
-        let script = bench.script.lock().unwrap();
-        let full = script.steps.iter().filter(|&&rows| rows >= 40).count();
-        (full, script.steps.iter().copied().max().unwrap())
-    };
-    let (full, most) = many(0.25);
-    assert!(full > 100, "{full} full steps");
-    // Prompts are read in steps of their own width.
-    assert!(most <= 40 * 6, "{most} rows");
-    let (cheap, wide) = many(1e-6);
-    assert!(cheap < full && wide > most, "{cheap} steps of up to {wide} rows where rows cost nothing");
 }
 
 /// Three tokens that follow each other under the model's own distribution, drawn with drafts: their counts against the

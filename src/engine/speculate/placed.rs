@@ -3,7 +3,7 @@
 //! A node that goes on from the end of its parent's branch grows that branch; any other node forks. So a draft without
 //! alternatives is one branch, and the rows of a step see exactly their own path, as all rows do.
 
-use super::Node;
+use super::{Luck, Node};
 use crate::engine::batch::Batch;
 use crate::kv::tree::{BranchId, TokenTree};
 
@@ -82,9 +82,14 @@ impl Placed {
         self.nodes.iter().position(|at| at.node.parent == parent && at.node.token == token)
     }
 
-    /// Nodes drafted after `parent`, the best guess first: their tokens, and how much matched before them.
-    pub fn children(&self, parent: Option<usize>) -> impl Iterator<Item = Node> {
-        self.nodes.iter().map(|at| at.node).filter(move |node| node.parent == parent)
+    /// Tells `luck` how the guesses after `parent` did, the best one first, now that `drawn` came there.
+    pub fn learn(&self, luck: &mut Luck, parent: Option<usize>, drawn: u32) {
+        for node in self.nodes.iter().map(|at| at.node).filter(|node| node.parent == parent) {
+            luck.learn(node.matched, node.token == drawn);
+            if node.token == drawn {
+                return;
+            }
+        }
     }
 
     /// Index of a node's logits among the step's wanted ones.

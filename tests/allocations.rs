@@ -37,7 +37,7 @@ static ALLOCATOR: Counting = Counting;
 
 /// What making the plan of a step may allocate, once a step: fewer than layers times operations by far, so that one in
 /// any operation of any layer shows (two layers here, and five operations in each).
-const PLAN: usize = 3;
+const PLAN: usize = 4;
 
 /// Allocations of each of `steps` decode steps of `branches` branches, after some that are not counted.
 fn decode(kind: &str, threads: usize, branches: usize, steps: usize, logits: bool) -> Vec<usize> {

@@ -65,7 +65,8 @@ fn drafts_change_no_text_and_are_accepted_where_a_prompt_is_copied() {
     let place = Place::new();
     let list = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs.";
     let prompt = format!("List: {list}\nCopy: {list}\nCopy: The quick brown fox");
-    for more in [&["--temperature", "0"][..], &["--temperature", "0.7", "--top-k", "8", "--repetition-penalty", "1.05"]] {
+    for more in [&["--temperature", "0"][..], &["--temperature", "0.7", "--top-k", "8", "--repetition-penalty", "1.05"]]
+    {
         let complete = |speculate: &str| {
             let args = ["complete", "--json", "--prompt", &prompt, "--max-tokens", "20", "--speculate", speculate];
             place.run(&[&args[..], more].concat()).exits(0).rows().remove(0)

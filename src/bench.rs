@@ -3,4 +3,6 @@
 pub mod attention;
 pub mod cuda;
 pub mod decode;
+pub mod perplexity;
 pub mod products;
+pub mod trace;

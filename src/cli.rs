@@ -18,6 +18,7 @@ mod report;
 mod scripting;
 mod signals;
 mod solve;
+mod ticker;
 mod usage;
 
 use crate::base::{Error, Result};

@@ -97,6 +97,11 @@ pub trait Device: Send {
     fn step_rows(&self) -> usize {
         256
     }
+    /// What one more row of a small step costs, as a share of what a step without rows would: weights are read once for
+    /// all rows, so it is far below 1. Speculation drafts by it.
+    fn row_cost(&self) -> f64 {
+        0.25
+    }
     fn begin(&mut self, step: &Step<'_>) -> Result<()>;
     fn attn_in(&mut self, layer: usize) -> Result<()>;
     fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()>;

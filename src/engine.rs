@@ -8,6 +8,7 @@
 //! | `job.rs`, `batch.rs`, `hold.rs` | a request's lanes, a step's rows, claims on finished branches |
 //! | `sampling.rs`, `given.rs` | what becomes of logits: samples that grow, given texts that are ranked or scored |
 //! | `sample.rs`, `constraint.rs`, `text.rs`, `trie.rs`, `vocab.rs` | pure parts: draw, mask, stop strings, tree of texts, bytes of tokens |
+//! | `speculate.rs` | drafts of several tokens, verified in one step |
 //! | `measure.rs` | decoding measured without requests, for `bench decode` |
 //!
 //! It knows no prompts, templates or puzzles: that is `lm`. On the CPU a sample depends on its path and its stream alone,
@@ -23,6 +24,7 @@ pub mod measure;
 pub mod request;
 pub mod sample;
 mod sampling;
+pub mod speculate;
 #[cfg(test)]
 mod testing;
 #[cfg(test)]
@@ -60,6 +62,8 @@ pub struct Limits {
     pub partial_row_bytes: usize,
     pub method: Method,
     pub parallel: Parallel,
+    /// Whether tokens are drafted from the text so far, and verified together.
+    pub speculate: bool,
 }
 
 impl Limits {
@@ -72,6 +76,7 @@ impl Limits {
             partial_row_bytes: shape.layers * shape.heads * (shape.head_size + 2) * size_of::<f32>(),
             method,
             parallel: Parallel { threads, kv_heads: shape.kv_heads, group: shape.heads / shape.kv_heads },
+            speculate: false,
         }
     }
 }

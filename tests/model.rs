@@ -1,6 +1,7 @@
 //! The built program with the real default model, end to end.
 //!
 //! - ids, greedy texts and log-probabilities against an independent engine's
+//! - texts with `--speculate ngram` are those without, in fewer steps
 //! - a sorting and a set puzzle solved; the same run twice; threads do not matter
 //! - the screen in a real pseudo-terminal: from the start to a solved puzzle, and back to the shell
 //! - batches: `--parallel` does not matter, a finished one resumed does nothing
@@ -58,6 +59,28 @@ fn ids_and_greedy_texts_are_those_of_an_independent_engine() {
 }
 
 #[test]
+fn drafts_change_no_text_and_are_accepted_where_a_prompt_is_copied() {
+    if real_model("drafts_change_no_text").is_none() {
+        return;
+    }
+    let place = Place::new();
+    let list = "The quick brown fox jumps over the lazy dog. Pack my box with five dozen liquor jugs.";
+    let prompt = format!("List: {list}\nCopy: {list}\nCopy: The quick brown fox");
+    for more in [&["--temperature", "0"][..], &["--temperature", "0.7", "--top-k", "8", "--repetition-penalty", "1.05"]]
+    {
+        let complete = |speculate: &str| {
+            let args = ["complete", "--json", "--prompt", &prompt, "--max-tokens", "20", "--speculate", speculate];
+            place.run(&[&args[..], more].concat()).exits(0).rows().remove(0)
+        };
+        let (plain, drafted) = (complete("none"), complete("ngram"));
+        assert_eq!((&plain["ids"], &plain["logprobs"]), (&drafted["ids"], &drafted["logprobs"]), "{more:?}");
+        assert!(plain["accepted"].is_null());
+        let length = drafted["accepted_length"].as_f64().expect("tokens were drafted");
+        assert!(length > 1.5, "{length} tokens a draft, {more:?}");
+    }
+}
+
+#[test]
 fn both_puzzles_are_solved_the_same_way_every_time() {
     if real_model("both_puzzles_are_solved").is_none() {
         return;
@@ -107,6 +130,7 @@ fn a_batch_does_not_depend_on_what_runs_beside_and_goes_on_where_it_stopped() {
     };
     eval("one", "1", &[]);
     eval("four", "4", &[]);
+    eval("drafted", "3", &["--threads", "1", "--speculate", "ngram"]);
     let rows = |folder: &str| {
         let text = std::fs::read_to_string(place.path(folder).join("results.jsonl")).expect("results");
         let mut rows: Vec<Value> = text.lines().map(|l| serde_json::from_str(l).expect("a row")).collect();
@@ -121,6 +145,7 @@ fn a_batch_does_not_depend_on_what_runs_beside_and_goes_on_where_it_stopped() {
     };
     assert_eq!(rows("one").len(), 4);
     assert_eq!(rows("one"), rows("four"));
+    assert_eq!(rows("one"), rows("drafted"), "nor do threads and drafts change a result");
     let again = eval("four", "4", &["--resume"]);
     assert!(again.out.contains("tot-bfs"), "the summary is printed again:\n{}", again.out);
     assert_eq!(rows("four").len(), 4, "a finished batch resumed adds nothing");

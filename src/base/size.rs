@@ -96,6 +96,13 @@ pub fn free_ram() -> Option<u64> {
     }
 }
 
+/// The most memory this process ever held (`VmHWM`); `None` where the system does not tell.
+pub fn peak_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

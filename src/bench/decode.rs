@@ -1,6 +1,7 @@
 //! `totara bench decode`: how fast branches on a shared prompt grow, and where the time goes.
 
 use crate::base::Result;
+use crate::base::size::peak_bytes;
 use crate::engine::measure::{self, Measured, Spec, Split};
 use crate::lm::engine::{EngineOptions, Loaded, load};
 use crate::model::Model;
@@ -36,6 +37,20 @@ pub struct DecodeReport {
     pub attention_bound: f64,
     /// K/V bytes the last step read.
     pub kv_bytes_per_step: u64,
+    /// With `--speculate`: steps with a draft, drafted tokens, accepted ones, and the tokens such a step brought.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speculation: Option<Speculation>,
+}
+
+/// How drafts did.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Speculation {
+    /// Branches' steps with a draft.
+    pub drafts: usize,
+    pub drafted: usize,
+    pub accepted: usize,
+    /// Tokens that a branch's step with a draft brought; `null` where there was none.
+    pub accepted_length: Option<f64>,
 }
 
 /// Loads a model with room for the spec and measures.
@@ -43,13 +58,21 @@ pub fn decode(model: Model, options: &EngineOptions, spec: &Spec) -> Result<Deco
     let name = model.info.name.clone();
     let Loaded { mut llama, limits, device } = load(model.weights, options)?;
     let measured = measure::decode(&mut llama, &limits, spec)?;
-    Ok(report(name, device, options.method.to_string(), spec, &measured))
+    let mut report = report(name, device, options.method.to_string(), spec, &measured);
+    let Measured { drafts, drafted, accepted, .. } = measured;
+    report.speculation = options.speculate.then(|| Speculation {
+        drafts,
+        drafted,
+        accepted,
+        accepted_length: (drafts > 0).then(|| (accepted + drafts) as f64 / drafts as f64),
+    });
+    Ok(report)
 }
 
 fn report(model: String, device: String, method: String, spec: &Spec, measured: &Measured) -> DecodeReport {
-    let Measured { prefill, prefill_tokens, decode, decode_tokens, kv_bytes_per_step } = *measured;
+    let Measured { prefill, prefill_tokens, decode, decode_tokens, decode_steps, kv_bytes_per_step, .. } = *measured;
     let Split { total, attention, products, plan, host } = decode;
-    let step = |seconds: f64| seconds * 1e3 / spec.steps as f64;
+    let step = |seconds: f64| seconds * 1e3 / decode_steps.max(1) as f64;
     let decode_tokens_per_s = decode_tokens as f64 / total;
     DecodeReport {
         prompt: spec.prompt,
@@ -71,14 +94,8 @@ fn report(model: String, device: String, method: String, spec: &Spec, measured: 
         rest_ms: step(decode.rest()),
         attention_bound: total / (total - attention),
         kv_bytes_per_step,
+        speculation: None,
     }
-}
-
-/// The most memory this process ever held (`VmHWM`).
-fn peak_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
-    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib * 1024)
 }
 
 impl DecodeReport {
@@ -104,7 +121,14 @@ impl fmt::Display for DecodeReport {
             self.plan_ms,
             self.host_ms,
             self.rest_ms,
-        )
+        )?;
+        match self.speculation {
+            Some(Speculation { drafted, accepted, accepted_length: Some(length), .. }) => {
+                write!(f, "\n{:>23}   {accepted} of {drafted} drafted tokens accepted, {length:.2} tokens a draft", "")
+            }
+            Some(_) => write!(f, "\n{:>23}   nothing was drafted", ""),
+            None => Ok(()),
+        }
     }
 }
 
@@ -116,7 +140,15 @@ mod tests {
     fn shares_of_a_step_add_up_and_the_contracts_fields_are_there() {
         let decode = Split { total: 2.0, attention: 0.5, products: 1.0, plan: 0.1, host: 0.2 };
         let prefill = Split { total: 0.5, ..Split::default() };
-        let measured = Measured { prefill, prefill_tokens: 100, decode, decode_tokens: 40, kv_bytes_per_step: 7 };
+        let measured = Measured {
+            prefill,
+            prefill_tokens: 100,
+            decode,
+            decode_tokens: 40,
+            decode_steps: 10,
+            kv_bytes_per_step: 7,
+            ..Measured::default()
+        };
         let spec = Spec { prompt: 100, branches: 4, own: 3, steps: 10, seed: 0 };
         let report = report("m".into(), "d".into(), "auto".into(), &spec, &measured);
         assert_eq!(

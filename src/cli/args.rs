@@ -79,6 +79,9 @@ pub struct Common {
     /// Number type of activations in products
     #[arg(long, global = true, value_enum, default_value_t = Activations::Int8)]
     pub activations: Activations,
+    /// Draft tokens from the text so far and verify several in one step; texts stay the same
+    #[arg(long, global = true, value_enum, default_value_t = Speculate::None)]
+    pub speculate: Speculate,
     /// One JSON object a line on standard output
     #[arg(long, global = true)]
     pub json: bool,
@@ -94,6 +97,13 @@ pub struct Common {
 pub enum Activations {
     Int8,
     F32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Speculate {
+    None,
+    /// Prompt look-up: what stood after the same tokens before
+    Ngram,
 }
 
 #[derive(Debug, Clone, Args)]
@@ -366,6 +376,10 @@ pub enum BenchCommand {
     Products(BenchProductsArgs),
     /// Frames of the screen over a large tree, drawn into memory
     Screen(BenchScreenArgs),
+    /// Replay recorded trees on the model: seconds, bytes read and host time, by method
+    Trace(BenchTraceArgs),
+    /// How well the model predicts a text (compare --activations f32 and int8)
+    Perplexity(BenchPerplexityArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -433,6 +447,41 @@ pub struct BenchScreenArgs {
     /// Frames of each kind
     #[arg(long, value_name = "N", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub frames: u32,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchTraceArgs {
+    /// Recorded trees: reasoning runs or token trees, as DeFT's repository has them
+    #[arg(value_name = "FILE", required = true)]
+    pub files: Vec<PathBuf>,
+    /// Methods, separated by commas [default: what --attention says]
+    #[arg(long, value_delimiter = ',', value_name = "METHOD")]
+    pub method: Vec<String>,
+    /// Recorded runs of each file, from the first
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub runs: usize,
+    /// Iterations of each run [default: all]
+    #[arg(long, value_name = "N")]
+    pub steps: Option<usize>,
+    /// Tokens before a recorded token tree, which does not tell them
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub prompt: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchPerplexityArgs {
+    /// The text: a file, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub text: String,
+    /// Windows, from the beginning of the text
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub windows: usize,
+    /// Tokens of a window
+    #[arg(long, default_value_t = 2048, value_name = "N")]
+    pub window: usize,
+    /// Tokens scored at the end of each window
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    pub score: usize,
 }
 
 #[derive(Debug, Clone, Args)]

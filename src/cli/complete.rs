@@ -1,10 +1,10 @@
 //! `totara complete`: plain continuation with the same engine, which is how others check it.
 
-use super::args::{Common, CompleteArgs};
+use super::args::{Common, CompleteArgs, Speculate};
 use super::{lm, out, puzzle, runtime, signals};
 use crate::base::text::sanitize;
 use crate::base::{Error, Result};
-use crate::lm::{Finish, Format, Generate, Lm, Mode, Prompt, Sampling, StreamKey, Update};
+use crate::lm::{Finish, Format, Generate, Lm, Mode, Prompt, Sampling, StreamKey, Update, Usage};
 use serde_json::json;
 
 pub fn run(common: &Common, args: &CompleteArgs) -> Result<u8> {
@@ -61,17 +61,28 @@ async fn answer(common: &Common, args: &CompleteArgs, lm: &dyn Lm, request: Gene
     }
     for completion in done.into_iter().flatten() {
         if common.json {
-            out::json(&json!({
+            let mut row = json!({
                 "ids": &*completion.ids,
                 "text": completion.text,
                 "logprobs": completion.logprobs,
                 "finish": completion.finish,
                 "prompt_tokens": completion.usage.prompt,
-            }))?;
+            });
+            if common.speculate == Speculate::Ngram {
+                row["drafted"] = completion.usage.drafted.into();
+                row["accepted"] = completion.usage.accepted.into();
+                row["accepted_length"] = completion.usage.accepted_length().into();
+            }
+            out::json(&row)?;
         } else if stream {
             out::line("")?;
         } else {
             out::line(&sanitize(&completion.text))?;
+        }
+        if common.verbose > 0
+            && let Some(line) = drafts(&completion.usage)
+        {
+            out::tell(&line);
         }
         match &completion.finish {
             Finish::NoMemory(why) => {
@@ -89,4 +100,14 @@ async fn answer(common: &Common, args: &CompleteArgs, lm: &dyn Lm, request: Gene
         }
     }
     Ok(code)
+}
+
+/// How the drafts of a text did.
+fn drafts(usage: &Usage) -> Option<String> {
+    usage.accepted_length().map(|length| {
+        format!(
+            "drafts: {} of {} tokens accepted in {} steps, {length:.2} tokens a step",
+            usage.accepted, usage.drafted, usage.drafts
+        )
+    })
 }

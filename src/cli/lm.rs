@@ -1,6 +1,6 @@
 //! From flags to a language model: our engine, a script, or chance.
 
-use super::args::{Activations, Common};
+use super::args::{Activations, Common, Speculate};
 use super::{out, signals};
 use crate::attention::Method;
 use crate::base::size::{Human, free_ram};
@@ -210,6 +210,7 @@ pub fn engine_options(common: &Common) -> Result<EngineOptions> {
         kv: if activations == cpu::Activations::F32 { KvNumber::F32 } else { KvNumber::F16 },
         kv_budget: common.kv_budget,
         method: Method::live(&common.attention)?,
+        speculate: common.speculate == Speculate::Ngram,
         ..EngineOptions::default()
     })
 }

@@ -1,22 +1,25 @@
 //! `totara bench`: measurements as a table, or as JSON lines.
 
 use super::args::{
-    BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchProductsArgs, BenchRecordedArgs, BenchScreenArgs, Common,
+    BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchPerplexityArgs, BenchProductsArgs, BenchRecordedArgs,
+    BenchScreenArgs, BenchTraceArgs, Common,
 };
-use super::{lm, out};
+use super::ticker::Ticker;
+use super::{lm, out, puzzle};
 use crate::attention::Method;
 use crate::attention::sample::Number;
 use crate::base::{Error, Result};
 use crate::bench::attention::trees::Shape;
 use crate::bench::attention::{self, recorded};
 use crate::bench::cuda::{self, Clock, CudaAttention};
-use crate::bench::{decode, products};
+use crate::bench::{decode, perplexity, products, trace};
 use crate::device::cpu::attend::Heads;
 use crate::device::cpu::default_threads;
 use crate::device::cpu::simd::Simd;
 use crate::device::cuda::attend::{HeadShape, Number as CudaNumber};
 use crate::device::cuda::driver::Gpu;
 use crate::engine::measure::Spec;
+use crate::lm::engine::EngineOptions;
 use crate::tui;
 use candle_core::quantized::GgmlDType;
 use serde_json::{json, to_value};
@@ -31,6 +34,8 @@ pub fn run(common: &Common, command: &BenchCommand) -> Result<u8> {
         BenchCommand::Recorded(args) => bench_recorded(common, args),
         BenchCommand::Products(args) => bench_products(common, args),
         BenchCommand::Screen(args) => bench_screen(common, args),
+        BenchCommand::Trace(args) => bench_trace(common, args),
+        BenchCommand::Perplexity(args) => bench_perplexity(common, args),
     }
 }
 
@@ -244,6 +249,60 @@ fn bench_screen(common: &Common, args: &BenchScreenArgs) -> Result<u8> {
             }))?;
         } else {
             out::line(&format!("{frame:<7} median {median:.2} ms  99 % {p99:.2} ms  worst {worst:.2} ms"))?;
+        }
+    }
+    Ok(0)
+}
+
+fn bench_perplexity(common: &Common, args: &BenchPerplexityArgs) -> Result<u8> {
+    let from = if args.text == "-" { args.text.clone() } else { format!("@{}", args.text) };
+    let text = puzzle::text(&from, "--text")?;
+    let options = lm::engine_options(common)?;
+    let spec = perplexity::Spec { windows: args.windows, window: args.window, score: args.score };
+    let model = lm::model(common, &lm::Told::new(common))?;
+    let mut ticker = Ticker::new(common.quiet, "tokens scored");
+    let report = perplexity::run(model, &options, &text, &spec, &mut |done, total| ticker.tick(done, total))?;
+    ticker.finish();
+    if common.json {
+        out::json(&to_value(&report).map_err(|e| Error::fault(e.to_string()))?)?;
+    } else {
+        out::line(&format!("{}, {}", report.model, report.device))?;
+        out::line(perplexity::Report::HEAD)?;
+        out::line(&report.to_string())?;
+    }
+    Ok(0)
+}
+
+/// One row a file and method; the model is loaded anew for each.
+fn bench_trace(common: &Common, args: &BenchTraceArgs) -> Result<u8> {
+    if args.runs == 0 || args.steps == Some(0) || args.prompt == 0 {
+        return Err(Error::input("bench trace wants at least one run, one step and one prompt token"));
+    }
+    let options = lm::engine_options(common)?;
+    let methods: Vec<Method> = match &args.method[..] {
+        [] => vec![options.method],
+        names => names.iter().map(|name| Method::live(name)).collect::<Result<_>>()?,
+    };
+    let recordings: Vec<_> =
+        args.files.iter().map(|file| trace::Recording::read(file, args.runs)).collect::<Result<_>>()?;
+    let spec = trace::Spec { runs: args.runs, steps: args.steps, prompt: args.prompt, seed: common.seed };
+    let mut first = true;
+    for recording in &recordings {
+        for &method in &methods {
+            let model = lm::model(common, &lm::Told::new(common))?;
+            let mut ticker = Ticker::new(common.quiet, "iterations");
+            let options = EngineOptions { method, ..options.clone() };
+            let report = trace::replay(recording, model, &options, &spec, &mut |done, total| ticker.tick(done, total))?;
+            ticker.finish();
+            if common.json {
+                out::json(&to_value(&report).map_err(|e| Error::fault(e.to_string()))?)?;
+                continue;
+            }
+            if std::mem::take(&mut first) {
+                out::line(&format!("{}, {}", report.model, report.device))?;
+                out::line(trace::Report::HEAD)?;
+            }
+            out::line(&report.to_string())?;
         }
     }
     Ok(0)

@@ -62,6 +62,20 @@ pub struct SpeedCounters {
     pub plan_seconds: f64,
     /// Tokens a second over the last moments (rows forwarded, prompt included).
     pub tokens_per_second: f64,
+    /// Texts' steps with a draft, drafted tokens, and accepted ones (`--speculate`); all 0 without.
+    #[serde(default)]
+    pub drafts: u64,
+    #[serde(default)]
+    pub drafted: u64,
+    #[serde(default)]
+    pub accepted: u64,
+}
+
+impl SpeedCounters {
+    /// Tokens that a text's step with a draft brought on average; `None` where nothing was drafted.
+    pub fn accepted_length(&self) -> Option<f64> {
+        (self.drafts > 0).then(|| (self.accepted + self.drafts) as f64 / self.drafts as f64)
+    }
 }
 
 /// The K/V that a claim keeps: what a thought costs as long as it lives.
@@ -142,6 +156,13 @@ impl Meter {
     /// One row's logits were sampled from, or not.
     pub(super) fn sampled(&mut self, sampled: bool) {
         self.speed.sampled += u64::from(sampled);
+    }
+
+    /// A draft of so many tokens was verified.
+    pub(super) fn verified(&mut self, drafted: usize, accepted: usize) {
+        self.speed.drafts += 1;
+        self.speed.drafted += drafted as u64;
+        self.speed.accepted += accepted as u64;
     }
 
     pub(super) fn counters(&self, kv: &KvStats) -> Counters {

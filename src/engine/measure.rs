@@ -1,18 +1,21 @@
 //! Decoding measured without requests: a prompt, branches on it, and steps of one token a branch, with the same plan,
-//! batch and sampler that the engine uses. For `totara bench decode`.
+//! batch and sampler that the engine uses. For `totara bench decode`; what `bench trace` and `bench perplexity` need of
+//! it is in `run.rs`.
+
+mod run;
+
+pub use run::{Run, Split};
 
 use super::Limits;
-use super::batch::Batch;
 use super::sample::Sampler;
-use crate::attention::Planner;
+use super::speculate::{self, Load, Luck, MOST_NODES};
 use crate::base::rng::stream;
 use crate::base::{Error, Result};
-use crate::device::{HeadRow, Step, Times};
 use crate::kv::PAGE_TOKENS;
-use crate::kv::tree::{BranchId, TokenTree};
+use crate::kv::tree::BranchId;
 use crate::model::llama::Llama;
 use rand::Rng;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// What is decoded. Tokens are drawn at random from the seed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,27 +25,18 @@ pub struct Spec {
     pub branches: usize,
     /// Tokens each branch has of its own before the first measured step.
     pub own: usize,
-    /// Measured steps.
+    /// Tokens decoded on each branch: as many steps, without drafts.
     pub steps: usize,
     pub seed: u64,
 }
 
-/// Seconds, and what they went to.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Split {
-    pub total: f64,
-    pub attention: f64,
-    pub products: f64,
-    pub plan: f64,
-    /// Token tree, sampling and packing.
-    pub host: f64,
-}
-
-impl Split {
-    /// Norms, rotations, the launch of threads: what is left.
-    pub fn rest(&self) -> f64 {
-        (self.total - self.attention - self.products - self.plan - self.host).max(0.0)
-    }
+/// A branch that grows.
+struct Growing {
+    branch: BranchId,
+    path: Vec<u32>,
+    /// Tokens it has yet to make.
+    left: usize,
+    luck: Luck,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -52,12 +46,18 @@ pub struct Measured {
     /// All measured steps together.
     pub decode: Split,
     pub decode_tokens: usize,
+    /// Steps it took; fewer than tokens a branch where drafts were accepted.
+    pub decode_steps: usize,
+    /// Branches' steps with a draft, drafted tokens, and accepted ones.
+    pub drafts: usize,
+    pub drafted: usize,
+    pub accepted: usize,
     /// K/V bytes one step read at the end, over all layers.
     pub kv_bytes_per_step: u64,
 }
 
 impl Spec {
-    /// Pages the whole takes: each branch begins a page of its own.
+    /// Pages the whole takes without drafts: each branch begins a page of its own.
     pub fn pages(&self) -> usize {
         let own = self.own + self.steps;
         self.prompt.div_ceil(PAGE_TOKENS) + self.branches * (own.div_ceil(PAGE_TOKENS) + 1)
@@ -76,113 +76,85 @@ pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec) -> Result<Measure
             limits.context
         )));
     }
-    let mut run = Run {
-        tree: TokenTree::new(llama.device().pages()),
-        planner: Planner::with_parallel(limits.method, limits.parallel),
-        llama,
-        batch: Batch::default(),
-        logits: Vec::new(),
-        split: Split::default(),
-        kv_tokens: 0,
-    };
+    let mut run = Run::new(llama, limits);
     let mut random = stream(spec.seed, "bench decode", &[]);
     let mut tokens = |n: usize| -> Vec<u32> { (0..n).map(|_| random.random_range(0..limits.vocab as u32)).collect() };
     let trunk = run.tree.open();
-    run.fill(trunk, &tokens(spec.prompt), limits.step_rows)?;
+    let prompt = tokens(spec.prompt);
+    run.fill(trunk, &prompt, limits.step_rows)?;
     let prefill = std::mem::take(&mut run.split);
 
-    let branches: Vec<BranchId> = (0..spec.branches).map(|_| run.tree.fork(trunk)).collect();
-    for &branch in &branches {
-        run.fill(branch, &tokens(spec.own), limits.step_rows)?;
+    let mut growing = Vec::with_capacity(spec.branches);
+    for _ in 0..spec.branches {
+        let branch = run.tree.fork(trunk);
+        let own = tokens(spec.own);
+        run.fill(branch, &own, limits.step_rows)?;
+        let path = [&prompt[..], &own, &tokens(1)].concat();
+        growing.push(Growing { branch, path, left: spec.steps, luck: Luck::default() });
     }
-    let mut next = tokens(spec.branches);
-    let sampler = Sampler::greedy();
     run.split = Split::default();
-    for _ in 0..spec.steps {
-        let began = Instant::now();
-        run.batch.clear();
-        for (&branch, &token) in branches.iter().zip(&next) {
-            run.push(branch, &[token])?;
-            run.batch.wanted.push(run.batch.len() - 1);
-        }
-        run.split.host += began.elapsed().as_secs_f64();
-        run.forward()?;
-        let sampling = Instant::now();
-        for (token, logits) in next.iter_mut().zip(&run.logits) {
-            *token = sampler.pick(logits, None, &[], &mut stream(spec.seed, "greedy", &[]))?.token;
-        }
-        run.split.host += sampling.elapsed().as_secs_f64();
-        run.split.total += began.elapsed().as_secs_f64();
-    }
-    let page_bytes = run.llama.device().page_bytes() as u64;
-    Ok(Measured {
+    let mut found = Measured {
         prefill,
         prefill_tokens: spec.prompt,
-        decode: run.split,
         decode_tokens: spec.branches * spec.steps,
-        kv_bytes_per_step: run.kv_tokens * page_bytes / PAGE_TOKENS as u64,
-    })
-}
-
-struct Run<'a> {
-    llama: &'a mut Llama,
-    tree: TokenTree,
-    planner: Planner,
-    batch: Batch,
-    logits: Vec<Vec<f32>>,
-    split: Split,
-    /// K/V tokens a layer read in the last step.
-    kv_tokens: u64,
-}
-
-impl Run<'_> {
-    fn push(&mut self, branch: BranchId, tokens: &[u32]) -> Result<()> {
-        let first = self.tree.len(branch);
-        let appended = self.tree.append(branch, tokens, &mut self.batch.slots);
-        appended.map_err(|e| Error::limit(format!("{e}: raise --kv-budget, or measure fewer branches")))?;
-        self.batch.push(branch, first, tokens);
-        Ok(())
+        ..Measured::default()
+    };
+    while growing.iter().any(|one| one.left > 0) {
+        step(&mut run, limits, &mut growing, &mut found)?;
     }
+    found.decode = run.split;
+    found.kv_bytes_per_step = run.kv_bytes();
+    Ok(found)
+}
 
-    /// Appends tokens in chunks without wanting logits.
-    fn fill(&mut self, branch: BranchId, tokens: &[u32], rows: usize) -> Result<()> {
-        for chunk in tokens.chunks(rows) {
-            let began = Instant::now();
-            self.batch.clear();
-            self.push(branch, chunk)?;
-            self.split.host += began.elapsed().as_secs_f64();
-            self.forward()?;
-            self.split.total += began.elapsed().as_secs_f64();
+/// One step of all branches that have tokens to make.
+fn step(run: &mut Run<'_>, limits: &Limits, growing: &mut [Growing], found: &mut Measured) -> Result<()> {
+    let began = Instant::now();
+    run.clear();
+    let mut active: Vec<&mut Growing> = growing.iter_mut().filter(|one| one.left > 0).collect();
+    for one in &active {
+        run.push(one.branch, &one.path[one.path.len() - 1..])?;
+        run.want_last();
+    }
+    let mut placed = Vec::new();
+    let mut load = Load::new(active.len(), run.row_cost());
+    for one in active.iter().filter(|_| limits.speculate) {
+        let most = MOST_NODES.min(limits.step_rows.saturating_sub(run.rows()));
+        let draft = speculate::draft(&one.path, &one.luck, &mut load, most, one.left - 1, |_| true);
+        let draft = run.draft(one.branch, &draft);
+        found.drafts += usize::from(draft.len() > 0);
+        found.drafted += draft.len();
+        placed.push(draft);
+    }
+    run.split.host += began.elapsed().as_secs_f64();
+    run.forward()?;
+    let sampling = Instant::now();
+    let sampler = Sampler::greedy();
+    let mut random = stream(0, "greedy", &[]);
+    let mut placed = placed.into_iter();
+    for (at, one) in active.iter_mut().enumerate() {
+        let draft = placed.next();
+        let (mut wanted, mut node) = (at, None);
+        loop {
+            let token = sampler.pick(&run.logits()[wanted], None, &[], &mut random)?.token;
+            one.path.push(token);
+            one.left -= 1;
+            let Some(draft) = draft.as_ref().filter(|_| one.left > 0) else { break };
+            draft.learn(&mut one.luck, node, token);
+            let Some(next) = draft.child(node, token) else { break };
+            one.branch = draft.take_over(&mut run.tree, one.branch, next);
+            (wanted, node) = (draft.wanted(next), Some(next));
+            found.accepted += 1;
         }
-        // Steps without logits may still be under way.
-        let began = Instant::now();
-        let before = self.llama.device().times();
-        self.llama.finish()?;
-        self.took_since(before);
-        self.split.total += began.elapsed().as_secs_f64();
-        Ok(())
+        if let Some(draft) = draft {
+            draft.release(&mut run.tree);
+            run.tree.join(one.branch);
+        }
     }
-
-    fn took_since(&mut self, before: Times) {
-        let after = self.llama.device().times();
-        self.split.attention += after.attention - before.attention;
-        self.split.products += after.products - before.products;
-    }
-
-    fn forward(&mut self) -> Result<()> {
-        let Batch { tokens, positions, slots, rows, wanted, .. } = &self.batch;
-        let before = self.llama.device().times();
-        let planning = Instant::now();
-        let work = self.planner.plan(&self.tree, rows);
-        let planned: Duration = planning.elapsed();
-        self.kv_tokens = work.io.kv_tokens;
-        let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
-        self.logits.clear();
-        self.llama.forward(&Step { tokens, positions, slots, work }, &heads, &mut self.logits)?;
-        self.split.plan += planned.as_secs_f64();
-        self.took_since(before);
-        Ok(())
-    }
+    found.decode_steps += 1;
+    run.split.host += sampling.elapsed().as_secs_f64();
+    run.split.total += began.elapsed().as_secs_f64();
+    Ok(())
 }
 
 #[cfg(test)]
@@ -197,9 +169,46 @@ mod tests {
         let measured = decode(&mut llama, &limits, &spec).unwrap();
         assert_eq!((measured.prefill_tokens, measured.decode_tokens), (50, 20));
         assert_eq!(script.lock().unwrap().steps, [50, 7, 7, 7, 7, 7, 5, 5, 5, 5]);
+        assert_eq!((measured.decode_steps, measured.drafts), (4, 0));
         assert!(measured.kv_bytes_per_step > 0);
         let (mut small, limits, _) = testing::llama(4);
         assert!(decode(&mut small, &limits, &spec).unwrap_err().message().contains("--kv-budget"));
         assert!(decode(&mut small, &limits, &Spec { steps: 0, ..spec }).is_err());
+    }
+
+    #[test]
+    fn drafts_bring_the_same_texts_in_fewer_steps() {
+        let spec = Spec { prompt: 30, branches: 2, own: 3, steps: 60, seed: 3 };
+        let run = |speculate| {
+            let (mut llama, mut limits, script) = testing::llama(200);
+            limits.speculate = speculate;
+            script.lock().unwrap().memory = Some(1);
+            let measured = decode(&mut llama, &limits, &spec).unwrap();
+            let asked = script.lock().unwrap().asked.clone();
+            (measured, asked)
+        };
+        let ((plain, texts), (drafted, same)) = (run(false), run(true));
+        assert_eq!((plain.decode_steps, plain.decode_tokens), (60, 120));
+        assert!(drafted.decode_tokens == 120 && drafted.decode_steps < 40 && drafted.accepted > 40, "{drafted:?}");
+        // Every path up to the last 60 tokens of a branch was asked for in both; rejected guesses in one of them only.
+        assert!(texts.iter().all(|path| same.contains(path)));
+    }
+
+    #[test]
+    fn a_full_batch_drafts_nothing() {
+        let drafted = |branches, row_cost| {
+            let (mut llama, mut limits, script) = testing::llama(800);
+            limits.speculate = true;
+            {
+                let mut script = script.lock().unwrap();
+                (script.memory, script.row_cost) = (Some(1), Some(row_cost));
+            }
+            let spec = Spec { prompt: 30, branches, own: 3, steps: 100, seed: 3 };
+            let measured = decode(&mut llama, &limits, &spec).unwrap();
+            (measured.drafted, measured.decode_steps)
+        };
+        // All branches end together, so the batch stays full.
+        assert_eq!(drafted(40, 0.25), (0, 100));
+        assert!(drafted(40, 1e-6).0 > 0 && drafted(1, 0.25).1 < 100);
     }
 }

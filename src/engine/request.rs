@@ -54,16 +54,33 @@ pub struct Usage {
     /// Prompt tokens forwarded (cache misses).
     pub prompt: u64,
     pub sampled: u64,
-    /// Tokens forwarded only to be scored.
+    /// Tokens forwarded only to be scored, drafted tokens that were not accepted among them.
     pub scored: u64,
     /// What a service without sharing would bill: the full prompt of every request and its output.
     pub logical: u64,
+    /// Steps in which tokens were drafted, drafted tokens, and those of them that were accepted (`--speculate`).
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drafts: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub drafted: u64,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub accepted: u64,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 impl Usage {
     /// `tokens` of the contract: what the model computed.
     pub fn tokens(&self) -> u64 {
         self.prompt + self.sampled + self.scored
+    }
+
+    /// Tokens that a step with a draft brought on average, the drawn one included; `None` where nothing was drafted.
+    pub fn accepted_length(&self) -> Option<f64> {
+        (self.drafts > 0).then(|| (self.accepted + self.drafts) as f64 / self.drafts as f64)
     }
 }
 
@@ -73,6 +90,9 @@ impl std::ops::AddAssign for Usage {
         self.sampled += other.sampled;
         self.scored += other.scored;
         self.logical += other.logical;
+        self.drafts += other.drafts;
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
     }
 }
 

@@ -149,7 +149,8 @@ impl Sampler {
         let better = |a: (u32, f64), b: (u32, f64)| if b.1 > a.1 || (b.1 == a.1 && b.0 < a.0) { b } else { a };
         let best = if allowed.is_none() && self.settings.repetition_penalty == 1.0 {
             // The commonest case needs no list of the whole vocabulary.
-            (0u32..).zip(logits).map(|(id, &logit)| (id, f64::from(logit))).reduce(better)
+            let best = largest(logits);
+            (0u32..).zip(logits).find(|&(_, &logit)| logit == best).map(|(id, &logit)| (id, f64::from(logit)))
         } else {
             self.candidates(logits, allowed, text)?.into_iter().reduce(better)
         };
@@ -222,22 +223,71 @@ fn keep_nucleus(scored: &mut Vec<(u32, f64)>, p: f64) {
     }
 }
 
-/// ln Σ exp(logit), in lanes that the compiler can put side by side: the vocabulary is read for every token drawn. The
-/// exponentials are float32 (relative error below 1e-6), the sums float64. An error where a logit is NaN, or all of them
-/// are infinite.
+/// Numbers that are treated side by side, each in a sum of its own: the order of the additions, and with it every bit,
+/// is the same whatever the instruction set.
+const LANES: usize = 16;
+
+/// ln Σ exp(logit): the vocabulary is read for every token drawn. The exponentials are float32 (relative error below
+/// 1e-6), the sums float64. An error where a logit is NaN, or all of them are infinite.
 pub fn log_sum_exp(logits: &[f32]) -> Result<f64> {
-    const LANES: usize = 16;
+    let best = largest(logits);
+    if !best.is_finite() {
+        return finish_sum(f64::NAN, f64::NAN);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: AVX2 was found at run time.
+        return finish_sum(f64::from(best), unsafe { exp_sum_avx2(logits, best) });
+    }
+    finish_sum(f64::from(best), exp_sum(logits, best))
+}
+
+/// The largest logit; NaN where one is NaN.
+fn largest(logits: &[f32]) -> f32 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: AVX2 was found at run time.
+        return unsafe { largest_avx2(logits) };
+    }
+    largest_lanes(logits)
+}
+
+/// [`largest_lanes`], compiled for wider instructions: the same bits.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn largest_avx2(logits: &[f32]) -> f32 {
+    largest_lanes(logits)
+}
+
+#[inline(always)]
+fn largest_lanes(logits: &[f32]) -> f32 {
     let (chunks, rest) = logits.as_chunks::<LANES>();
     let mut best = [f32::NEG_INFINITY; LANES];
-    let mut numbers = true;
+    // Stays 0 as long as there are only numbers.
+    let mut wrong = [0u32; LANES];
     for chunk in chunks {
-        for (best, &logit) in best.iter_mut().zip(chunk) {
-            *best = if logit > *best { logit } else { *best };
-            numbers &= !logit.is_nan();
+        for lane in 0..LANES {
+            best[lane] = if chunk[lane] > best[lane] { chunk[lane] } else { best[lane] };
+            wrong[lane] |= u32::from(chunk[lane].is_nan());
         }
     }
-    numbers &= !rest.iter().any(|logit| logit.is_nan());
-    let best = best.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max);
+    if wrong.iter().any(|&wrong| wrong > 0) || rest.iter().any(|logit| logit.is_nan()) {
+        return f32::NAN;
+    }
+    best.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+}
+
+/// [`exp_sum`], compiled for wider instructions: the same bits, since nothing is fused or put in another order.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn exp_sum_avx2(logits: &[f32], best: f32) -> f64 {
+    exp_sum(logits, best)
+}
+
+/// Σ exp(logit - best).
+#[inline(always)]
+fn exp_sum(logits: &[f32], best: f32) -> f64 {
+    let (chunks, rest) = logits.as_chunks::<LANES>();
     let mut sums = [0f64; LANES];
     for chunk in chunks {
         for (sum, &logit) in sums.iter_mut().zip(chunk) {
@@ -245,12 +295,12 @@ pub fn log_sum_exp(logits: &[f32]) -> Result<f64> {
         }
     }
     let tail: f64 = rest.iter().map(|&logit| f64::from(exp_of_negative(logit - best))).sum();
-    let sum = sums.iter().sum::<f64>() + tail;
-    finish_sum(f64::from(best), if numbers && best.is_finite() { sum } else { f64::NAN })
+    sums.iter().sum::<f64>() + tail
 }
 
 /// e^x for x from 0 down, without a branch: 2^n times a Taylor polynomial on half a power of two either side (Cody and
 /// Waite's reduction). Below -87 the result stays at e^-87, which adds nothing to a sum that holds e^0.
+#[inline(always)]
 fn exp_of_negative(x: f32) -> f32 {
     /// Adding and taking off 1.5 · 2^23 rounds to a whole number.
     const ROUND: f32 = 12_582_912.0;

@@ -4,6 +4,7 @@ use super::constraint::{Judgement, Mask, Ruler};
 use super::job::{Context, Lane, Role};
 use super::request::{Completion, Finish, Generate, Hold, Mode, Reply, StreamKey, Usage};
 use super::sample::{Pick, Sampler, masked_log_sum_exp};
+use super::speculate::{self, Load, Luck};
 use super::text::{Stops, Text};
 use crate::base::rng::stream;
 use crate::base::{Error, ErrorKind, Result};
@@ -33,6 +34,8 @@ pub struct Sample {
     /// Log-probability of tokens whose characters are still held back.
     unsent_logprob: f32,
     usage: Usage,
+    /// How its drafts do.
+    pub luck: Luck,
 }
 
 impl Sampling {
@@ -101,6 +104,25 @@ impl Sampling {
     pub fn next(&mut self, lane: &mut Lane, mut sample: Sample, logits: &[f32], context: &mut Context<'_>) {
         let finish = self.draw(&mut sample, logits, context);
         self.go_on(lane, sample, finish, context);
+    }
+
+    /// A draft of what may follow a sample's path, for a step of that load.
+    pub fn draft(
+        &mut self,
+        sample: &Sample,
+        path: &[u32],
+        load: &mut Load,
+        most: usize,
+        context: &Context<'_>,
+    ) -> Vec<speculate::Node> {
+        // The token that is drawn last needs no node.
+        let left = self.max_tokens.min(context.limit - self.prompt_len).saturating_sub(sample.ids.len() + 1);
+        if left == 0 || !load.pays_at_best() {
+            return Vec::new();
+        }
+        let mask = self.mask(sample, context);
+        let allowed = |token: u32| mask.as_ref().is_none_or(|mask| mask.allowed.binary_search(&token).is_ok());
+        speculate::draft(path, &sample.luck, load, most, left, allowed)
     }
 
     /// Ends a sample that cannot be continued.
@@ -319,6 +341,7 @@ impl Sample {
             masked_logprob: 0.0,
             unsent_logprob: 0.0,
             usage: Usage::default(),
+            luck: Luck::default(),
         }
     }
 }

@@ -4,6 +4,7 @@
 
 use super::counters::Counters;
 use super::request::{Completion, Generate, Mode, Sampling, StreamKey, Update};
+use super::sample::Sampler;
 use super::vocab::Vocab;
 use super::{Engine, Limits};
 use crate::attention::Method;
@@ -26,6 +27,10 @@ pub struct Script {
     pub asked: Vec<Vec<u32>>,
     /// Paths that end with this token get NaN logits.
     pub nan_after: Option<u32>,
+    /// Only so many of a path's last tokens count: a model that repeats itself.
+    pub memory: Option<usize>,
+    /// What a row costs; `None`: nearly nothing.
+    pub row_cost: Option<f64>,
     /// The step with this number fails, or panics.
     pub error_at: Option<usize>,
     pub panic_at: Option<usize>,
@@ -51,6 +56,10 @@ impl Device for PathDevice {
 
     fn pages(&self) -> usize {
         self.pages
+    }
+
+    fn row_cost(&self) -> f64 {
+        self.script.lock().unwrap().row_cost.unwrap_or(0.01)
     }
 
     fn begin(&mut self, step: &Step<'_>) -> Result<()> {
@@ -117,7 +126,8 @@ impl Device for PathDevice {
             let path = &self.paths[row.row];
             script.asked.push(path.clone());
             let nan = script.nan_after.is_some() && path.last() == script.nan_after.as_ref();
-            out.push(if nan { vec![f32::NAN; self.vocab] } else { path_logits(path, self.vocab) });
+            let from = script.memory.map_or(0, |memory| path.len().saturating_sub(memory));
+            out.push(if nan { vec![f32::NAN; self.vocab] } else { path_logits(&path[from..], self.vocab) });
         }
         Ok(())
     }
@@ -252,4 +262,17 @@ pub fn request(prompt: &[u32]) -> Generate {
 pub fn outcome(completion: &Completion) -> (String, Vec<u32>, Vec<u32>, u64) {
     let bits = completion.logprobs.iter().map(|l| l.to_bits()).collect();
     (completion.text.clone(), completion.ids.to_vec(), bits, completion.masked_logprob.to_bits())
+}
+
+/// A prompt after which the greedy text goes round in a ring for ever, where only the last token counts.
+pub fn ring(from: u32) -> Vec<u32> {
+    let next = |token: u32| Sampler::greedy().best(&path_logits(&[token], 43), None, 1).unwrap()[0].token;
+    let endless = |&first: &u32| {
+        let mut at = first;
+        (0..50).all(|_| {
+            at = next(at);
+            at != 0
+        })
+    };
+    vec![1, 2, (from..43).chain(1..from).find(endless).unwrap()]
 }

@@ -1,7 +1,9 @@
 //! The engine over a device that sees paths: what is shared, what is evicted and who waits never changes a result.
 //!
 //! `alone`: results equal those of a fresh engine. `room`: tiny page budgets. `ends`: what ends a text, a request, an
-//! engine. `lists`: ranked and scored texts.
+//! engine. `lists`: ranked and scored texts. `prefill`: prompts in parts beside texts that grow.
+
+mod prefill;
 
 use super::constraint::{Constraint, Judgement};
 use super::request::{Finish, Generate, Listed, Mode, Sampling, Score, Update, Usage};

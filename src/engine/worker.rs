@@ -6,6 +6,9 @@
 //! any is read, so two equal prompts share every row. A path whose last token is in the tree too computes that one
 //! token again for its logits, into the same place, or shares the row that writes it in this step.
 //!
+//! With `speculate` a decoding lane may have a draft: more rows of the same step, whose logits are taken one after the
+//! other for as long as what is drawn was drafted (`speculate.rs`).
+//!
 //! Without room for a lane's pages, in this order: what nobody uses any more is evicted (the tree does that), branches
 //! of lanes that are done and then claims of finished samples give way, a younger lane gives its pages away and waits,
 //! the lane itself waits. Where nobody can go on, the oldest lane gets everything; if that is not enough it fails, with
@@ -19,6 +22,8 @@ use super::job::{Context, Job, Lane, Role, Work};
 use super::request::{Cost, Generate, Mode, Reply, Score, ScoreReply};
 use super::sample::Sampler;
 use super::sampling::Sampling;
+use super::speculate::placed::Placed;
+use super::speculate::{Load, MOST_NODES};
 use super::vocab::Vocab;
 use super::{Limits, Message, Shown};
 use crate::attention::Planner;
@@ -47,6 +52,8 @@ pub struct Worker {
     jobs: Vec<Job>,
     holds: Holds,
     batch: Batch,
+    /// Drafts that are rows of this step.
+    drafts: Vec<(LaneId, Placed)>,
     logits: Vec<Vec<f32>>,
     meter: Meter,
     shown: Arc<Mutex<Shown>>,
@@ -73,6 +80,7 @@ impl Worker {
             jobs: Vec::new(),
             holds: Holds::new(back),
             batch: Batch::default(),
+            drafts: Vec::new(),
             logits: Vec::new(),
             meter,
             shown,
@@ -238,6 +246,9 @@ impl Worker {
         if self.batch.is_empty() {
             self.make_way();
         }
+        if self.limits.speculate {
+            self.draft();
+        }
         if !self.batch.is_empty() {
             match self.forward(began) {
                 Ok(()) => self.hand_out(),
@@ -270,6 +281,39 @@ impl Worker {
                     }
                 }
             }
+        }
+    }
+
+    /// Drafts for lanes that decode, as far as more rows make tokens come faster. Lanes that share a row share its draft
+    /// too: the others find its tokens in the tree.
+    fn draft(&mut self) {
+        let mut load = Load::new(self.batch.len(), self.llama.device().row_cost());
+        let first = |&(at, (wanted, _)): &(usize, &(usize, LaneId))| {
+            self.batch.wanting[..at].iter().all(|(before, _)| before != wanted)
+        };
+        let lanes: Vec<LaneId> =
+            self.batch.wanting.iter().enumerate().filter(first).map(|(_, &(_, lane))| lane).collect();
+        for id in lanes {
+            let most = MOST_NODES.min(self.limits.step_rows.saturating_sub(self.batch.len()));
+            let Job { lanes, work, .. } = &mut self.jobs[id.job];
+            let Lane { path, role, branch, usage, .. } = &mut lanes[id.lane];
+            let (Work::Samples(samples), Role::Sample(sample), Some(branch)) = (work, role, *branch) else { continue };
+            let context = Context {
+                tree: &mut self.tree,
+                holds: &mut self.holds,
+                vocab: &self.vocab,
+                limit: self.limits.context,
+            };
+            let draft = samples.draft(sample, path, &mut load, most, &context);
+            if draft.is_empty() {
+                continue;
+            }
+            let placed = Placed::place(&mut self.tree, &mut self.batch, branch, &draft);
+            usage.drafts += u64::from(placed.len() > 0);
+            usage.drafted += placed.len() as u64;
+            // Until they are accepted.
+            usage.scored += placed.len() as u64;
+            self.drafts.push((id, placed));
         }
     }
 
@@ -439,6 +483,7 @@ impl Worker {
     /// Hands the logits to who wanted them.
     fn hand_out(&mut self) {
         let wanting = std::mem::take(&mut self.batch.wanting);
+        let mut drafts = std::mem::take(&mut self.drafts).into_iter().peekable();
         // A job's lanes change place only when its prompt's logits come, which are the only ones it waits for then.
         for &(at, LaneId { job, lane }) in &wanting {
             self.meter.sampled(matches!(self.jobs[job].work, Work::Samples(_)));
@@ -449,8 +494,46 @@ impl Worker {
                 limit: self.limits.context,
             };
             self.jobs[job].take_logits(lane, &self.logits[at], &mut context);
+            if let Some((_, placed)) = drafts.next_if(|(id, _)| *id == LaneId { job, lane }) {
+                self.verify(LaneId { job, lane }, placed);
+            }
         }
         self.batch.wanting = wanting;
+    }
+
+    /// Goes on along a draft for as long as the tokens that are drawn were drafted, then lets go of it.
+    fn verify(&mut self, id: LaneId, placed: Placed) {
+        let (mut at, mut accepted) = (None, 0);
+        loop {
+            let lane = &mut self.jobs[id.job].lanes[id.lane];
+            let (Role::Sample(sample), Some(branch), Some(&drawn)) = (&mut lane.role, lane.branch, lane.path.last())
+            else {
+                // It ended.
+                break;
+            };
+            placed.learn(&mut sample.luck, at, drawn);
+            let Some(node) = placed.child(at, drawn) else { break };
+            lane.branch = Some(placed.take_over(&mut self.tree, branch, node));
+            lane.usage.scored -= 1;
+            lane.usage.accepted += 1;
+            accepted += 1;
+            at = Some(node);
+            self.meter.sampled(true);
+            let mut context = Context {
+                tree: &mut self.tree,
+                holds: &mut self.holds,
+                vocab: &self.vocab,
+                limit: self.limits.context,
+            };
+            self.jobs[id.job].take_logits(id.lane, &self.logits[placed.wanted(node)], &mut context);
+        }
+        if placed.len() > 0 {
+            self.meter.verified(placed.len(), accepted);
+        }
+        placed.release(&mut self.tree);
+        if let Some(branch) = self.jobs[id.job].lanes[id.lane].branch {
+            self.tree.join(branch);
+        }
     }
 
     /// Removes finished jobs; whoever waited for pages may try again.
@@ -475,6 +558,7 @@ impl Worker {
             job.fail(error.clone(), &mut self.tree);
         }
         self.jobs.clear();
+        self.drafts.clear();
         self.forget_tree();
     }
 

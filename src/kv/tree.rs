@@ -244,6 +244,52 @@ impl TokenTree {
         self.release(b);
     }
 
+    /// Joins the segment in which `b` ends with those above it from which nothing else goes on any more, as far as their
+    /// pages run on: what a fork that is gone again (a draft, say) left of one run of tokens. Linear in what is joined.
+    pub fn join(&mut self, b: BranchId) {
+        loop {
+            let id = self.branch(b).segment;
+            if id == SegmentId::ROOT || !self.join_parent(id) {
+                return;
+            }
+        }
+    }
+
+    /// Appends `id` to its parent where it is the only child and their pages run on; false where not.
+    fn join_parent(&mut self, id: SegmentId) -> bool {
+        let s = self.seg(id);
+        let (above, start) = (s.parent, s.start);
+        let parent = self.seg(above);
+        let runs_on = start.is_multiple_of(PAGE_TOKENS as u32) || parent.pages.last() == s.pages.first();
+        if above == SegmentId::ROOT || parent.children.len() != 1 || !runs_on {
+            return false;
+        }
+        for part in [id, above] {
+            self.dequeue(part);
+            self.set_live_end(part, self.seg(part).start);
+        }
+        let Some(mut child) = self.segments[id.index()].take() else { return false };
+        self.free_segments.push(id);
+        if !start.is_multiple_of(PAGE_TOKENS as u32) {
+            self.pages.give(child.pages.remove(0));
+        }
+        for &below in &child.children {
+            self.seg_mut(below).parent = above;
+        }
+        for &end in &child.ends {
+            self.branches[end.0 as usize] = Some(Branch { segment: above, len: self.branch(end).len });
+        }
+        let parent = self.seg_mut(above);
+        parent.tokens.append(&mut child.tokens);
+        parent.pages.append(&mut child.pages);
+        parent.ends.append(&mut child.ends);
+        parent.children = child.children;
+        parent.last_use = parent.last_use.max(child.last_use);
+        self.refresh(above);
+        self.shape_version += 1;
+        true
+    }
+
     fn branch(&self, b: BranchId) -> Branch {
         self.branches.get(b.0 as usize).copied().flatten().expect("the branch is open")
     }

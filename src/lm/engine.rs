@@ -45,6 +45,8 @@ pub struct EngineOptions {
     /// `None`: what 64k tokens need, at most a quarter of the free memory.
     pub kv_budget: Option<Size>,
     pub method: Method,
+    /// Whether tokens are drafted from the text so far and verified together.
+    pub speculate: bool,
     /// Tokens a path may have; `None`: what the model was made for.
     pub context: Option<usize>,
     /// Rows of a step, and prompt rows of a step in which others decode; `None`: the engine's own choice.
@@ -61,6 +63,7 @@ impl Default for EngineOptions {
             kv: KvNumber::F16,
             kv_budget: None,
             method: Method::default(),
+            speculate: false,
             context: None,
             step_rows: None,
             mixed_rows: None,
@@ -207,6 +210,7 @@ pub fn needed_bytes(file_bytes: u64) -> u64 {
 fn limits(shape: &Shape, options: &EngineOptions) -> Result<Limits> {
     let threads = options.threads.unwrap_or_else(default_threads);
     let mut limits = Limits::new(shape, options.method, threads);
+    limits.speculate = options.speculate;
     if let Some(context) = options.context {
         if context == 0 || context > shape.context {
             return Err(Error::input(format!(

@@ -35,7 +35,7 @@ pub fn grown(node: u32, parent: u32, text: &str) -> Event {
         by: Author::Model,
         logprob: Some(-0.25 * f64::from(node % 7)),
         token_logprobs: vec![-0.25 * (node % 7) as f32],
-        usage: Usage { prompt: 4, sampled: 1, scored: 0, logical: 300 },
+        usage: Usage { prompt: 4, sampled: 1, scored: 0, logical: 300, ..Usage::default() },
     }
 }
 
@@ -93,7 +93,7 @@ pub fn progress(seconds: f64, best: u32) -> Event {
         best: Some(NodeId(best)),
         best_score: 0.83,
         thoughts: 9,
-        usage: Usage { prompt: 1200, sampled: 34, scored: 0, logical: 8901 },
+        usage: Usage { prompt: 1200, sampled: 34, scored: 0, logical: 8901, ..Usage::default() },
         seconds,
     }
 }
@@ -123,6 +123,7 @@ pub fn counters(scale: u64) -> Event {
                 products_seconds: 0.6,
                 plan_seconds: 0.02,
                 tokens_per_second: 100.0 + 37.0 * (scale % 5) as f64,
+                ..SpeedCounters::default()
             }),
         },
     }
@@ -140,7 +141,7 @@ pub fn ended(solved: bool) -> Event {
             why: if solved { "sorted, with the same numbers".into() } else { "3 errors".into() },
             thoughts: 9,
             proposals: 12,
-            usage: Usage { prompt: 1200, sampled: 34, scored: 0, logical: 8901 },
+            usage: Usage { prompt: 1200, sampled: 34, scored: 0, logical: 8901, ..Usage::default() },
             seconds: 3.2,
         },
     }

@@ -44,12 +44,14 @@ pub struct Run {
     nodes: Vec<RunNode>,
 }
 
+/// A node of a recorded run: it makes a token in each of the iterations `start..=end`; those up to 0 are the prompt.
 #[derive(Debug, Clone, Copy)]
-struct RunNode {
-    parent: Option<usize>,
-    start: i64,
-    end: i64,
-    tokens: usize,
+pub struct RunNode {
+    /// Index of an earlier node.
+    pub parent: Option<usize>,
+    pub start: i64,
+    pub end: i64,
+    pub tokens: usize,
 }
 
 #[derive(Debug, Clone)]
@@ -134,7 +136,12 @@ pub fn read_speculative(text: &str) -> Result<Speculative> {
 }
 
 impl Run {
-    fn last_iteration(&self) -> i64 {
+    /// Parents before children.
+    pub fn nodes(&self) -> &[RunNode] {
+        &self.nodes
+    }
+
+    pub fn last_iteration(&self) -> i64 {
         self.nodes.iter().map(|n| n.end).max().unwrap_or(0)
     }
 

@@ -102,6 +102,7 @@ enum Op {
     Advance(usize, usize, Vec<u32>),
     Release(usize),
     Truncate(usize, usize),
+    Join(usize),
     Drop(usize, usize),
 }
 
@@ -115,6 +116,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => any::<usize>().prop_map(Op::Release),
         2 => (any::<usize>(), any::<usize>()).prop_map(|(b, n)| Op::Truncate(b, n)),
         1 => (any::<usize>(), any::<usize>()).prop_map(|(b, n)| Op::Drop(b, n)),
+        2 => any::<usize>().prop_map(Op::Join),
     ]
 }
 
@@ -151,6 +153,7 @@ fn run(pages: usize, ops: &[Op]) {
                 w.tree.truncate(*b, path.len());
                 w.forgets = true;
             }
+            Op::Join(i) => w.tree.join(w.branches[i % n].0),
             Op::Drop(i, keep) => {
                 let (b, path) = w.branches.swap_remove(i % n);
                 w.tree.drop_branch(b, keep % (path.len() + 1));
@@ -212,6 +215,30 @@ fn a_fork_shares_its_prompt() {
     assert_eq!(tree.advance(d, &[prompt, vec![200, 7]].concat()), 37);
     tree.check();
     assert_eq!((tree.stats().hit_tokens, tree.stats().lookup_tokens), (74, 76));
+}
+
+/// A draft with two guesses splits a run; once they are gone the run is whole again.
+#[test]
+fn a_run_that_was_split_for_a_while_is_joined() {
+    let mut tree = TokenTree::new(16);
+    let a = tree.open();
+    appended(&mut tree, a, &(0..21).collect::<Vec<u32>>());
+    for round in 0..40 {
+        let (one, two) = (tree.fork(a), tree.fork(a));
+        appended(&mut tree, one, &[round, 1]);
+        appended(&mut tree, two, &[round, 2]);
+        tree.drop_branch(two, tree.len(a));
+        let longer = tree.fork(one);
+        tree.truncate(longer, tree.len(a) + 1);
+        tree.drop_branch(one, tree.len(a));
+        tree.truncate(a, tree.len(a));
+        assert_eq!(tree.advance(a, &[round]), 1);
+        tree.release(longer);
+        tree.join(a);
+        tree.check();
+        assert_eq!(tree.stats().segments, 1, "round {round}");
+    }
+    assert_eq!((tree.len(a), tree.stats().live_pages), (61, 4));
 }
 
 /// Case 24 of the public reports: with room for the prefix and one branch only, the node that is read is never evicted.

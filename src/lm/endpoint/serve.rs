@@ -127,7 +127,7 @@ fn usages(reply: &Reply, prompt_bytes: usize) -> Vec<Usage> {
         });
         let computed = billed.prompt.saturating_sub(billed.cached.unwrap_or(0));
         let (prompt, full) = if i == 0 { (computed, billed.prompt) } else { (0, 0) };
-        Usage { prompt, sampled, scored: 0, logical: full + sampled }
+        Usage { prompt, sampled, logical: full + sampled, ..Usage::default() }
     };
     reply.choices.iter().enumerate().map(|(i, choice)| share(i, choice)).collect()
 }
@@ -315,7 +315,7 @@ pub fn score(shared: &Shared, request: &Score) -> Result<Scores> {
         let scored = logprobs.len() as u64;
         let cached = reply.usage.and_then(|usage| usage.cached).unwrap_or(0);
         let prompt = billed.saturating_sub(cached).saturating_sub(scored);
-        scores.usage += Usage { prompt, sampled: 1, scored, logical: billed + 1 };
+        scores.usage += Usage { prompt, sampled: 1, scored, logical: billed + 1, ..Usage::default() };
         scores.logprobs.push(logprobs);
     }
     Ok(scores)

@@ -224,6 +224,10 @@ pub fn speed(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
             .collect();
         lines.canvas.pieces(lines.area.x, y, lines.area.width, &pieces);
     }
+    if let Some(length) = speed.accepted_length() {
+        let note = format!("tokens each, {} of {} accepted", grouped(speed.accepted), grouped(speed.drafted));
+        lines.value_and("drafts", &format!("{length:.2}"), &note);
+    }
     let rows = speed.rows as f64 / speed.steps.max(1) as f64;
     lines.value_and(
         "steps",

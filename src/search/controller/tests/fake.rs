@@ -49,7 +49,13 @@ pub fn completion(text: &str, finish: Finish, hold: Option<Hold>) -> Completion 
         logprobs: vec![-1.0; text.len()],
         masked_logprob: -(text.len() as f64),
         finish,
-        usage: Usage { prompt: 0, sampled: text.len() as u64, scored: 0, logical: text.len() as u64 },
+        usage: Usage {
+            prompt: 0,
+            sampled: text.len() as u64,
+            scored: 0,
+            logical: text.len() as u64,
+            ..Usage::default()
+        },
         hold,
     }
 }

@@ -1,0 +1,161 @@
+//! A model driven by hand: steps that the caller packs, with the engine's own batch and plan, and where the time went.
+//!
+//! One step is `clear`, then `push` and `want_last` for each run of tokens, then `forward`; `logits` holds what was
+//! wanted, in order. Nothing is sampled, evicted on purpose or shared beyond what the caller forks.
+
+use crate::attention::Planner;
+use crate::base::{Error, Result};
+use crate::device::attend::Io;
+use crate::device::{HeadRow, Step, Times};
+use crate::engine::Limits;
+use crate::engine::batch::Batch;
+use crate::engine::speculate::Node;
+use crate::engine::speculate::placed::Placed;
+use crate::kv::PAGE_TOKENS;
+use crate::kv::tree::{BranchId, TokenTree};
+use crate::model::llama::Llama;
+use std::time::Instant;
+
+/// Seconds, and what they went to.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Split {
+    pub total: f64,
+    pub attention: f64,
+    pub products: f64,
+    pub plan: f64,
+    /// Token tree, sampling and packing.
+    pub host: f64,
+}
+
+impl Split {
+    /// Norms, rotations, the launch of threads: what is left.
+    pub fn rest(&self) -> f64 {
+        (self.total - self.attention - self.products - self.plan - self.host).max(0.0)
+    }
+}
+
+/// A model with an empty memory, and the step that is being packed.
+pub struct Run<'a> {
+    pub tree: TokenTree,
+    /// Summed over all steps; `total` and `host` are the caller's to add, but for [`fill`](Self::fill).
+    pub split: Split,
+    llama: &'a mut Llama,
+    planner: Planner,
+    batch: Batch,
+    logits: Vec<Vec<f32>>,
+    /// Of the last step, for one layer.
+    io: Io,
+}
+
+impl<'a> Run<'a> {
+    pub fn new(llama: &'a mut Llama, limits: &Limits) -> Self {
+        Self {
+            tree: TokenTree::new(llama.device().pages()),
+            split: Split::default(),
+            planner: Planner::with_parallel(limits.method, limits.parallel),
+            llama,
+            batch: Batch::default(),
+            logits: Vec::new(),
+            io: Io::default(),
+        }
+    }
+
+    /// Begins a step.
+    pub fn clear(&mut self) {
+        self.batch.clear();
+    }
+
+    /// Appends tokens to a branch and to the step.
+    pub fn push(&mut self, branch: BranchId, tokens: &[u32]) -> Result<()> {
+        let first = self.tree.len(branch);
+        let appended = self.tree.append(branch, tokens, &mut self.batch.slots);
+        appended.map_err(|e| Error::limit(format!("{e}: raise --kv-budget, or measure fewer branches")))?;
+        self.batch.push(branch, first, tokens);
+        Ok(())
+    }
+
+    /// Appends a draft after `trunk`'s last token, which is in the step already; its nodes' logits are wanted.
+    pub fn draft(&mut self, trunk: BranchId, draft: &[Node]) -> Placed {
+        Placed::place(&mut self.tree, &mut self.batch, trunk, draft)
+    }
+
+    /// What one more row costs on this device, as a share of a step's fixed cost.
+    pub fn row_cost(&self) -> f64 {
+        self.llama.device().row_cost()
+    }
+
+    /// Asks for the logits of the row that was added last.
+    pub fn want_last(&mut self) {
+        self.want(self.batch.len() - 1);
+    }
+
+    /// Asks for the logits of row `row` of the step.
+    pub fn want(&mut self, row: usize) {
+        self.batch.wanted.push(row);
+    }
+
+    /// Rows of the step so far.
+    pub fn rows(&self) -> usize {
+        self.batch.len()
+    }
+
+    /// `[wanted][vocab]` of the last step.
+    pub fn logits(&self) -> &[Vec<f32>] {
+        &self.logits
+    }
+
+    /// Tokens and rows that attention moved in the last step, for one layer.
+    pub fn io(&self) -> Io {
+        self.io
+    }
+
+    /// K/V bytes that attention read in the last step, over all layers.
+    pub fn kv_bytes(&self) -> u64 {
+        self.io.kv_tokens * self.llama.device().page_bytes() as u64 / PAGE_TOKENS as u64
+    }
+
+    /// Appends tokens in steps of up to `rows` without wanting logits, and waits for them.
+    pub fn fill(&mut self, branch: BranchId, tokens: &[u32], rows: usize) -> Result<()> {
+        for chunk in tokens.chunks(rows) {
+            let began = Instant::now();
+            self.clear();
+            self.push(branch, chunk)?;
+            self.split.host += began.elapsed().as_secs_f64();
+            self.forward()?;
+            self.split.total += began.elapsed().as_secs_f64();
+        }
+        let began = Instant::now();
+        self.finish()?;
+        self.split.total += began.elapsed().as_secs_f64();
+        Ok(())
+    }
+
+    /// Waits for steps without logits, which may still be under way.
+    pub fn finish(&mut self) -> Result<()> {
+        let before = self.llama.device().times();
+        self.llama.finish()?;
+        self.took_since(before);
+        Ok(())
+    }
+
+    /// Plans and runs the step.
+    pub fn forward(&mut self) -> Result<()> {
+        let Batch { tokens, positions, slots, rows, wanted, .. } = &self.batch;
+        let before = self.llama.device().times();
+        let planning = Instant::now();
+        let work = self.planner.plan(&self.tree, rows);
+        self.split.plan += planning.elapsed().as_secs_f64();
+        self.io = work.io;
+        let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
+        self.logits.clear();
+        self.llama.forward(&Step { tokens, positions, slots, work }, &heads, &mut self.logits)?;
+        self.took_since(before);
+        Ok(())
+    }
+
+    fn took_since(&mut self, before: Times) {
+        let after = self.llama.device().times();
+        self.split.attention += after.attention - before.attention;
+        self.split.products += after.products - before.products;
+    }
+}

@@ -3,6 +3,7 @@
 
 use super::QueryRow;
 use super::reference::{self, Query};
+use crate::base::lazy::Lazy;
 use crate::device::attend::AttendWork;
 use crate::device::cpu::attend::{Attention, Heads, KvLayer, ParallelFor};
 use crate::kv::{BranchId, NoPages, PAGE_TOKENS, Slot, TokenTree};
@@ -31,11 +32,11 @@ impl Number {
     }
 }
 
-/// K/V of one layer, `[page][kv_head][K|V][16][d]`.
+/// K/V of one layer, `[page][kv_head][K|V][16][d]`, at page borders as the engine's is.
 #[derive(Debug, Clone)]
 pub enum Arena {
-    F16(Vec<f16>),
-    F32(Vec<f32>),
+    F16(Lazy<f16>),
+    F32(Lazy<f32>),
 }
 
 impl Arena {
@@ -43,8 +44,16 @@ impl Arena {
     pub fn new(pages: usize, heads: &Heads, number: Number) -> Self {
         let n = pages * heads.page_numbers();
         match number {
-            Number::F16 => Self::F16(vec![f16::NAN; n]),
-            Number::F32 => Self::F32(vec![f32::NAN; n]),
+            Number::F16 => {
+                let mut numbers = Lazy::zeros(n);
+                numbers.fill(f16::NAN);
+                Self::F16(numbers)
+            }
+            Number::F32 => {
+                let mut numbers = Lazy::zeros(n);
+                numbers.fill(f32::NAN);
+                Self::F32(numbers)
+            }
         }
     }
 

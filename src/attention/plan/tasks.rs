@@ -17,7 +17,7 @@ const TASKS_PER_THREAD: u64 = 6;
 
 impl Planner {
     pub(super) fn make_tasks(&mut self) {
-        let Self { method, parallel, work, node_units, split, .. } = self;
+        let Self { method, parallel, work, node_units, split, blocks, .. } = self;
         work.tasks.clear();
         match method {
             Method::Node => {
@@ -28,9 +28,10 @@ impl Planner {
                 *split = split_wide_units(work, *parallel);
                 even_tasks(work, *parallel);
             }
-            Method::Flatten => even_tasks(work, *parallel),
-            _ => work.tasks.extend((0..work.units.len() as u32).map(|u| u..u + 1)),
+            Method::NodeChunk => work.tasks.extend((0..work.units.len() as u32).map(|u| u..u + 1)),
+            _ => even_tasks(work, *parallel),
         }
+        work.io.partial_rows = work.handed_over(blocks);
     }
 }
 

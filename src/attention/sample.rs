@@ -158,17 +158,8 @@ impl Sample {
     /// Largest difference of `out` (all rows) from the reference over the rows `which`; NaN where one is NaN.
     pub fn error(&self, rows: &[QueryRow], out: &[f32], which: impl Iterator<Item = usize>) -> f64 {
         let width = self.heads.heads * self.heads.head_size;
-        let mut worst = 0.0;
-        for i in which {
-            for (a, b) in out[i * width..(i + 1) * width].iter().zip(self.reference(&rows[i])) {
-                let diff = (f64::from(*a) - b).abs();
-                if diff.is_nan() {
-                    return f64::NAN;
-                }
-                worst = diff.max(worst);
-            }
-        }
-        worst
+        let errors = which.map(|i| largest_difference(&out[i * width..(i + 1) * width], &self.reference(&rows[i])));
+        errors.fold(0.0, |a, b| if a >= b || a.is_nan() { a } else { b })
     }
 
     fn stored(&self, x: f32) -> f32 {
@@ -177,6 +168,12 @@ impl Sample {
             Number::F32 => x,
         }
     }
+}
+
+/// NaN where one is NaN.
+pub fn largest_difference(found: &[f32], expected: &[f64]) -> f64 {
+    let differences = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
+    differences.fold(0.0, |a, b| if a >= b || a.is_nan() { a } else { b })
 }
 
 fn path_of(tokens: &[u32]) -> u64 {

@@ -333,7 +333,11 @@ fn io_follows_the_formulas() {
     assert_eq!(io(Method::Radix).kv_tokens, u64::from(b * (p + own)));
     // Five blocks a path of 1100, each handed over where a block is a task, fewer where tasks have several.
     assert_eq!(io(Method::NodeChunk).partial_rows, u64::from(b * 5));
-    assert!((1..u64::from(b * 5)).contains(&io(Method::Flatten).partial_rows));
+    let how = Parallel { threads: 1, kv_heads: 3, group: 1 };
+    let joined = Planner::with_parallel(Method::Flatten, how).plan(&tree, &rows).io.partial_rows;
+    assert!((1..=u64::from(b * 3)).contains(&joined), "{joined}");
+    let alone = Parallel { kv_heads: 8, ..how };
+    assert_eq!(Planner::with_parallel(Method::Flatten, alone).plan(&tree, &rows).io.partial_rows, 0);
 }
 
 /// A NaN in the K/V that a row sees comes out; one that it does not see stays out.

@@ -57,9 +57,10 @@ fn cost((tokens, pairs): (u64, u64), group: u64) -> u64 {
     tokens * CONVERT + pairs * group
 }
 
-/// The cost a task should have: the whole over the wanted number of tasks a K/V head.
+/// The cost a task should have: the whole over the wanted number of tasks a K/V head. Where the heads alone keep the
+/// threads busy there is one, and nothing is handed over.
 fn wanted_cost(total: u64, parallel: Parallel) -> u64 {
-    let tasks = (parallel.threads as u64 * TASKS_PER_THREAD).div_ceil(parallel.kv_heads.max(1) as u64).max(1);
+    let tasks = (parallel.threads as u64 * TASKS_PER_THREAD / parallel.kv_heads.max(1) as u64).max(1);
     total.div_ceil(tasks).max(1)
 }
 

@@ -1,11 +1,12 @@
-//! Many puzzles, several strategies, no screen: one engine for all, a row for each, nothing lost.
+//! Many puzzles, several strategies, models and settings, no screen: one engine for all puzzles of a model, a row for each,
+//! nothing lost.
 //!
 //! One folder holds a batch:
 //!
 //! | file | what |
 //! |---|---|
 //! | `manifest.json` | what was run: versions, model, strategies with their prompts, seed, device, command |
-//! | `results.jsonl` | a row for each (task, puzzle, strategy), synced to the disk one by one |
+//! | `results.jsonl` | a row for each (task, puzzle, strategy, settings, model), synced to the disk one by one |
 //! | `summary.csv`, `summary.md` | solved rates with Wilson intervals, means of errors and costs |
 //! | `events/*.jsonl` | records of the single runs, where asked for |
 //! | `lock` | held while a batch runs; the system lets go of it however the run ends |
@@ -20,6 +21,8 @@ pub mod results;
 pub mod row;
 pub mod summary;
 
+pub use folder::{Manifest, ModelEntry, StrategyText, read_manifest};
+
 use crate::base::{Error, Result};
 use crate::lm::Lm;
 use crate::search::event::{Limits, Reason};
@@ -32,27 +35,38 @@ use row::{Key, Row};
 use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::path::PathBuf;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use summary::Summary;
 use tokio::task::JoinSet;
 
-/// One puzzle under one strategy.
+/// One puzzle under one strategy with its settings, on one model.
 #[derive(Clone)]
 pub struct Job {
     pub puzzle: Arc<dyn Puzzle>,
     pub strategy: Arc<Strategy>,
+    /// The strategy's variables that were set, as its row says them.
+    pub settings: Arc<str>,
+    /// What [`Models`] opens.
+    pub model: Arc<str>,
 }
 
 impl Job {
     pub fn key(&self) -> Key {
         Key {
             task: self.puzzle.task().to_string(),
+            size: self.puzzle.len(),
             id: self.puzzle.id().to_string(),
             strategy: self.strategy.name.clone(),
+            model: row::model_name(&self.model),
+            settings: self.settings.to_string(),
         }
     }
 }
+
+/// Opens a model when its first puzzle is to run: one engine, or several that share its puzzles (one a GPU). A model whose
+/// puzzles all have rows is never opened, and only one is open at a time.
+pub type Models = Arc<dyn Fn(&str) -> Result<Vec<Arc<dyn Lm>>> + Send + Sync>;
 
 /// One part of a batch that several machines share, split by puzzle: `2/4`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -110,64 +124,122 @@ pub struct Done {
     pub missing: usize,
 }
 
-/// Runs the jobs that have no row yet. `stop` ends it early and cleanly: puzzles in flight are given up without a row.
+/// Runs the jobs that have no row yet, model by model. `stop` ends it early and cleanly: puzzles in flight are given up
+/// without a row.
 ///
 /// # Errors
-/// Two jobs have the same key; the folder is in use, holds other results, or cannot be written to; a row could not be
-/// written, which ends the batch at once with all earlier rows intact.
+/// Two jobs have the same key; the folder is in use, holds other results, or cannot be written to; a model cannot be
+/// opened; a row could not be written, which ends the batch at once with all earlier rows intact.
 pub async fn run(
     jobs: Vec<Job>,
-    lm: Arc<dyn Lm>,
+    models: Models,
     options: &Options,
     stop: impl Future<Output = ()>,
     mut tell: impl FnMut(News<'_>),
 ) -> Result<Done> {
     let jobs = shard(distinct(jobs)?, options.shard);
-    let mut folder = Folder::open(options, &jobs, lm.as_ref(), &mut |note| tell(News::Note(note)))?;
+    let mut folder = Folder::open(options, &jobs, &mut |note| tell(News::Note(note)))?;
     let wanted: BTreeSet<Key> = jobs.iter().map(Job::key).collect();
     let mut rows = std::mem::take(&mut folder.rows);
     rows.retain(|row| wanted.contains(&row.key()));
     let there: BTreeSet<Key> = rows.iter().map(Row::key).collect();
-    let mut waiting: VecDeque<Job> = jobs.into_iter().filter(|job| !there.contains(&job.key())).collect();
-    tell(News::Begun { there: rows.len(), to_come: waiting.len() });
-
-    let mut stop = pin!(stop);
-    let mut stopped = false;
-    let mut running: JoinSet<Result<Row>> = JoinSet::new();
-    loop {
-        while running.len() < options.parallel.max(1)
-            && let Some(job) = waiting.pop_front()
-        {
-            let record = match options.records {
-                true => folder.recorder(&job, lm.as_ref(), options).map(Some),
-                false => Ok(None),
-            };
-            let record = record.unwrap_or_else(|error| {
-                tell(News::Note(error.to_string()));
-                None
-            });
-            running.spawn(one(job, lm.clone(), options.seed, options.limits, record, options.parallel <= 1));
+    let mut phases: Vec<(Arc<str>, VecDeque<Job>)> = Vec::new();
+    for job in jobs.into_iter().filter(|job| !there.contains(&job.key())) {
+        match phases.iter_mut().find(|(model, _)| *model == job.model) {
+            Some((_, waiting)) => waiting.push_back(job),
+            None => phases.push((job.model.clone(), VecDeque::from([job]))),
         }
-        let finished = tokio::select! {
+    }
+    tell(News::Begun { there: rows.len(), to_come: phases.iter().map(|(_, waiting)| waiting.len()).sum() });
+    let mut stop: Pin<&mut dyn Future<Output = ()>> = pin!(stop);
+    let mut stopped = false;
+    for (model, waiting) in phases {
+        let open = {
+            let (models, model) = (models.clone(), model.clone());
+            tokio::task::spawn_blocking(move || models(&model))
+        };
+        let engines = tokio::select! {
             biased;
             () = &mut stop => {
                 stopped = true;
                 break;
             }
-            finished = running.join_next() => finished,
+            opened = open => opened.map_err(|e| Error::fault(format!("opening the model ended by itself: {e}")))??,
         };
-        let Some(finished) = finished else { break };
-        let row = finished.map_err(|e| Error::fault(format!("a run stopped by itself: {e}")))??;
-        // Dropping `running` on an error calls off what is in flight.
-        folder.results.append(&row)?;
-        tell(News::Row(&row));
-        rows.push(row);
+        if let Some(engine) = engines.first() {
+            folder.opened(&row::model_name(&model), engine.as_ref())?;
+        }
+        let mut phase = Phase { engines, options, folder: &mut folder, rows: &mut rows };
+        if phase.run(waiting, stop.as_mut(), &mut tell).await? {
+            stopped = true;
+            break;
+        }
     }
-    running.shutdown().await;
     let summary = Summary::of(&rows);
     folder.write_summary(&summary)?;
     let missing = if stopped { wanted.len() - rows.len() } else { 0 };
     Ok(Done { summary, missing })
+}
+
+/// The puzzles of one model.
+struct Phase<'a> {
+    engines: Vec<Arc<dyn Lm>>,
+    options: &'a Options,
+    folder: &'a mut Folder,
+    rows: &'a mut Vec<Row>,
+}
+
+impl Phase<'_> {
+    /// Runs the jobs with so many in flight, each on the engine that has the fewest; whether it was stopped.
+    async fn run(
+        &mut self,
+        mut waiting: VecDeque<Job>,
+        mut stop: Pin<&mut dyn Future<Output = ()>>,
+        tell: &mut dyn FnMut(News<'_>),
+    ) -> Result<bool> {
+        let Self { engines, options, folder, rows } = self;
+        let parallel = options.parallel.max(1);
+        let mut load = vec![0usize; engines.len()];
+        let mut running: JoinSet<(usize, Result<Row>)> = JoinSet::new();
+        let mut stopped = false;
+        loop {
+            while running.len() < parallel
+                && let Some(at) = (0..load.len()).min_by_key(|&at| load[at])
+                && let Some(job) = waiting.pop_front()
+            {
+                let lm = engines[at].clone();
+                let record = match options.records {
+                    true => folder.recorder(&job, lm.as_ref(), options).map(Some),
+                    false => Ok(None),
+                };
+                let record = record.unwrap_or_else(|error| {
+                    tell(News::Note(error.to_string()));
+                    None
+                });
+                load[at] += 1;
+                let (seed, limits) = (options.seed, options.limits);
+                running.spawn(async move { (at, one(job, lm, seed, limits, record, parallel == 1).await) });
+            }
+            let finished = tokio::select! {
+                biased;
+                () = &mut stop => {
+                    stopped = true;
+                    break;
+                }
+                finished = running.join_next() => finished,
+            };
+            let Some(finished) = finished else { break };
+            let (at, row) = finished.map_err(|e| Error::fault(format!("a run stopped by itself: {e}")))?;
+            load[at] -= 1;
+            let row = row?;
+            // Dropping `running` on an error calls off what is in flight.
+            folder.results.append(&row)?;
+            tell(News::Row(&row));
+            rows.push(row);
+        }
+        running.shutdown().await;
+        Ok(stopped)
+    }
 }
 
 /// Runs one puzzle to its row. A run that the model could not serve has a row too, with the reason.
@@ -180,22 +252,15 @@ async fn one(
     alone: bool,
 ) -> Result<Row> {
     let before = alone.then(|| lm.counters());
-    let Job { puzzle, strategy } = job;
-    let spec = RunSpec {
-        puzzle: puzzle.clone(),
-        strategy: strategy.clone(),
-        lm: lm.clone(),
-        seed,
-        paused: false,
-        limits,
-        record,
-    };
+    let key = job.key();
+    let Job { puzzle, strategy, .. } = job;
+    let spec = RunSpec { puzzle: puzzle.clone(), strategy, lm: lm.clone(), seed, paused: false, limits, record };
     let outcome = solve(spec, |_| {}).await?;
     if outcome.reason == Reason::Quit {
         return Err(Error::fault("a run of the batch was left although nobody can leave it"));
     }
     let traffic = before.map(|before| row::Traffic::between(&before, &lm.counters()));
-    Ok(Row::new(puzzle.as_ref(), &strategy, &outcome, traffic.unwrap_or_default()))
+    Ok(Row::new(key, puzzle.as_ref(), &outcome, traffic.unwrap_or_default()))
 }
 
 /// Refuses two jobs that would be the same row.
@@ -204,9 +269,8 @@ fn distinct(jobs: Vec<Job>) -> Result<Vec<Job>> {
     for job in &jobs {
         let key = job.key();
         if !seen.insert(key.clone()) {
-            let Key { task, id, strategy } = key;
             return Err(Error::input(format!(
-                "puzzle {id} of {task} under strategy `{strategy}` is there twice; ids and strategy names must differ"
+                "{key} is there twice; ids, and names of strategies and models, must differ"
             )));
         }
     }
@@ -216,11 +280,11 @@ fn distinct(jobs: Vec<Job>) -> Result<Vec<Job>> {
 /// Every n-th puzzle in order of appearance; all its strategies go with it, so that comparisons stay paired.
 fn shard(jobs: Vec<Job>, shard: Option<Shard>) -> Vec<Job> {
     let Some(Shard { index, of }) = shard else { return jobs };
-    let mut puzzles: Vec<(String, String)> = Vec::new();
+    let mut puzzles: Vec<(String, usize, String)> = Vec::new();
     let mut place = std::collections::HashMap::new();
     jobs.into_iter()
         .filter(|job| {
-            let name = (job.puzzle.task().to_string(), job.puzzle.id().to_string());
+            let name = (job.puzzle.task().to_string(), job.puzzle.len(), job.puzzle.id().to_string());
             let place = *place.entry(name.clone()).or_insert_with(|| {
                 puzzles.push(name);
                 puzzles.len() - 1

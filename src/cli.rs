@@ -11,26 +11,22 @@ mod models;
 mod out;
 mod puzzle;
 mod replay;
+mod report;
 mod scripting;
 mod signals;
 mod solve;
+mod usage;
 
 use crate::base::{Error, Result};
 use args::{Cli, Command};
-use clap::Parser;
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// Runs the program and returns its exit code (the contract's).
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match usage::parse() {
         Ok(cli) => cli,
-        Err(e) => {
-            // Help and version go to standard output with code 0, mistakes to standard error with code 2.
-            let code = if e.use_stderr() { 2 } else { 0 };
-            drop(e.print());
-            return ExitCode::from(code);
-        }
+        Err(code) => return code,
     };
     match run(cli) {
         Ok(code) => ExitCode::from(code),
@@ -54,8 +50,9 @@ fn run(cli: Cli) -> Result<u8> {
         Some(Command::Solve(args)) if args.no_tui => solve::headless(&common, &args),
         Some(Command::Solve(args)) => host::solve(&common, &screen, &args),
         Some(Command::Eval(args)) => eval::run(&common, &args),
+        Some(Command::Report(args)) => report::run(&common, &args),
         Some(Command::Replay(args)) => replay::run(&common, &screen, &args),
-        Some(Command::Check(args)) => scripting::check(&args),
+        Some(Command::Check(args)) => scripting::check(&common, &args),
         Some(Command::Schema) => scripting::schema(),
         Some(Command::Strategy(command)) => scripting::strategy(&common, &command),
         Some(Command::Task(command)) => scripting::task(&common, &command),

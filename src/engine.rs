@@ -37,7 +37,7 @@ use crate::base::{Error, Result};
 use crate::device::Shape;
 use crate::model::llama::Llama;
 use counters::Counters;
-use request::{Generate, Reply, Score, ScoreReply, Scores, Update};
+use request::{Cost, Generate, Reply, Score, ScoreReply, Scores, Update};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -79,6 +79,8 @@ impl Limits {
 enum Message {
     Generate(Generate, Reply),
     Score(Score, ScoreReply),
+    /// What each of these would cost now, given those before it in the list.
+    Costs(Vec<Generate>, oneshot::Sender<Vec<Cost>>),
     /// A claim on a finished branch was dropped.
     Release(u64),
     Stop,
@@ -116,6 +118,14 @@ impl Engine {
         let (sender, receiver) = oneshot::channel();
         // A refused message drops the sender, which closes the channel.
         drop(self.messages.send(Message::Score(request, sender)));
+        receiver
+    }
+
+    /// What each of these would cost now, given those before it in the list. A closed channel: the engine is gone.
+    pub fn costs(&self, requests: Vec<Generate>) -> oneshot::Receiver<Vec<Cost>> {
+        let (sender, receiver) = oneshot::channel();
+        // A refused message drops the sender, which closes the channel.
+        drop(self.messages.send(Message::Costs(requests, sender)));
         receiver
     }
 

@@ -16,6 +16,7 @@
 //! | layer | modules |
 //! |---|---|
 //! | command line | `cli` |
+//! | comparison | `report`: what batches have in common, side by side |
 //! | front ends | `tui`, `batch`, `bench` |
 //! | search | `search`: controller, policies, evaluators, thought tree, events, record |
 //! | what search stands on | `strategy`, `task`, `lm` |
@@ -52,6 +53,7 @@ pub mod engine;
 pub mod kv;
 pub mod lm;
 pub mod model;
+pub mod report;
 pub mod search;
 pub mod strategy;
 pub mod task;

@@ -11,7 +11,7 @@ pub mod scripted;
 
 pub use crate::engine::constraint::{Constraint, Judgement};
 pub use crate::engine::counters::{Counters, IoCounters, KvCounters, LinkCounters, SpeedCounters};
-pub use crate::engine::request::{Completion, Finish, Hold, Mode, Sampling, Scores, StreamKey, Update, Usage};
+pub use crate::engine::request::{Completion, Cost, Finish, Hold, Mode, Sampling, Scores, StreamKey, Update, Usage};
 
 use crate::base::Result;
 use serde::{Deserialize, Serialize};
@@ -118,6 +118,19 @@ pub trait Lm: Send + Sync {
     fn count_tokens(&self, prompt: &Prompt) -> Option<usize>;
 
     fn generate(&self, request: Generate) -> mpsc::UnboundedReceiver<Update>;
+
+    /// What each of these would cost if they were sent now, in this order: what keeps a run within its token budget. Exact
+    /// while nobody else uses the model; by default every prompt counts in full. A closed channel: the model is gone.
+    fn costs(&self, requests: &[&Generate]) -> oneshot::Receiver<Vec<Cost>> {
+        let full = |request: &&Generate| Cost {
+            fixed: self.count_tokens(&request.prompt).unwrap_or(0) as u64,
+            drawing: request.n as u64,
+        };
+        let (sender, receiver) = oneshot::channel();
+        // The receiver is at hand, so this cannot fail.
+        let _ = sender.send(requests.iter().map(full).collect());
+        receiver
+    }
 
     fn score(&self, request: Score) -> oneshot::Receiver<Result<Scores>>;
 

@@ -177,27 +177,26 @@ pub struct ScreenOptions {
     pub theme: ThemeName,
     /// Names of actions with the keys they shall have instead (the help screen shows both).
     pub keys: Vec<(String, String)>,
+    /// The seed that the start screen begins with.
+    pub seed: u64,
     /// Where copied text goes as well, for terminals that refuse OSC 52.
     pub copy_file: Option<PathBuf>,
 }
 
 impl Default for ScreenOptions {
     fn default() -> Self {
-        Self { mouse: true, ascii: false, theme: ThemeName::Dark, keys: Vec::new(), copy_file: None }
+        Self { mouse: true, ascii: false, theme: ThemeName::Dark, keys: Vec::new(), seed: 0, copy_file: None }
     }
 }
 
 impl ScreenOptions {
     /// Options as the flags and the environment ask for: `NO_COLOR` (any value but an empty one) takes the colours away
-    /// unless `--theme` was given, and a terminal or locale that cannot show Unicode gets ASCII.
+    /// unless `--theme` was given, and a terminal or locale that cannot show Unicode (`LC_ALL=C` among them) gets ASCII.
+    /// Without any locale, as in containers, the terminal is taken to show Unicode.
     pub fn from_environment(theme: Option<ThemeName>, no_mouse: bool, ascii: bool) -> Self {
         let set = |name: &str| std::env::var(name).ok().filter(|v| !v.is_empty());
         let no_color = set("NO_COLOR").is_some() || set("TERM").is_some_and(|t| t == "dumb");
-        let locale = set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG"));
-        let unicode = locale.is_none_or(|l| {
-            let l = l.to_ascii_lowercase();
-            l.contains("utf-8") || l.contains("utf8") || l == "c" || l == "posix"
-        });
+        let unicode = shows_unicode(set("LC_ALL").or_else(|| set("LC_CTYPE")).or_else(|| set("LANG")).as_deref());
         let linux_console = set("TERM").is_some_and(|t| t == "linux");
         Self {
             mouse: !no_mouse,
@@ -208,11 +207,21 @@ impl ScreenOptions {
     }
 }
 
+/// Whether a terminal under this locale is taken to show Unicode.
+fn shows_unicode(locale: Option<&str>) -> bool {
+    locale.is_none_or(|locale| {
+        let locale = locale.to_ascii_lowercase();
+        locale.contains("utf-8") || locale.contains("utf8")
+    })
+}
+
 /// How the screen was left.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Left {
     /// Outcome of the last run, `Reason::Quit` where it was still running; `None`: none was started.
     pub outcome: Option<Outcome>,
+    /// Whether a start was still under way (a model being fetched or loaded).
+    pub starting: bool,
     /// The signal that ended it (the contract's exit code is 128 + signal).
     pub signal: Option<i32>,
 }

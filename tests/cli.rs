@@ -9,6 +9,7 @@
 mod common;
 
 use common::Place;
+use common::pty::Terminal;
 use serde_json::Value;
 use std::process::Stdio;
 
@@ -148,7 +149,15 @@ fn strategy_mistakes_name_the_line_and_the_nearest_key() {
     let line = |text: &str, needle: &str| text.lines().position(|l| l.contains(needle)).expect("the line") + 1;
     let check = |name: &str, text: &str, words: &[&str]| {
         place.write(name, text);
-        place.run(&["check", name]).exits(1).says(words);
+        let run = place.run(&["check", name]).exits(1);
+        assert_eq!(run.err, "", "what is found is the result");
+        for word in words {
+            assert!(run.out.contains(word), "standard output lacks {word:?}:\n{}", run.out);
+        }
+        for row in place.run(&["check", name, "--json"]).exits(1).rows() {
+            assert!(row["file"].is_string() && row["message"].is_string() && row["severity"] == "error", "{row}");
+            assert!(row["line"].as_u64().is_some_and(|line| line > 0), "{row}");
+        }
     };
     let typo = good.replacen("  depth:", "  depht:", 1);
     check("typo.yaml", &typo, &["depht", "depth", &format!("{}:", line(&typo, "depht"))]);
@@ -163,6 +172,30 @@ fn strategy_mistakes_name_the_line_and_the_nearest_key() {
 }
 
 #[test]
+fn a_file_without_its_version_is_checked_to_the_end() {
+    let place = Place::new();
+    place.run(&["strategy", "new", "good.yaml"]).exits(0);
+    let good = std::fs::read_to_string(place.path("good.yaml")).expect("written");
+    let bad = good.replacen("version: 1\n", "", 1).replacen("  depth:", "  depht:", 1);
+    assert!(!bad.contains("version: 1") && bad.contains("depht"));
+    place.write("bad.yaml", &bad);
+    let said = place.run(&["check", "bad.yaml"]).exits(1).out;
+    assert!(said.contains("version") && said.contains("depht") && said.contains("`depth`"), "{said}");
+}
+
+#[test]
+fn a_model_that_cannot_be_read_is_refused_before_the_screen_opens() {
+    let place = Place::new();
+    place.write("bad.gguf", "<html>not a model</html>");
+    for args in [&["--model", "bad.gguf"][..], &["solve", "--task", "sorting", "--model", "bad.gguf"]] {
+        let mut terminal = Terminal::open(args, &place, &[]);
+        assert_eq!(terminal.end(), 2, "{}", terminal.text());
+        assert!(terminal.text().contains("bad.gguf"), "{}", terminal.text());
+        assert!(!terminal.has_written("\x1b[?1049h"), "the screen was opened");
+    }
+}
+
+#[test]
 fn tasks_are_listed_and_shown() {
     let place = Place::new();
     assert!(place.run(&["task", "list"]).exits(0).out.contains("set-intersection"));
@@ -174,12 +207,13 @@ fn tasks_are_listed_and_shown() {
 fn a_blank_or_wrong_answer_column_changes_solved_alone() {
     let place = Place::new();
     let files = [("right", "\"[1, 2, 3, 5]\""), ("blank", ""), ("wrong", "\"[5, 3, 2, 1]\"")];
-    let mut seen = Vec::new();
+    let (mut seen, mut codes) = (Vec::new(), Vec::new());
     for (name, answer) in files {
         let file = format!("{name}.csv");
         place.write(&file, &format!("ID,Unsorted,Sorted\n7,\"[3, 1, 5, 2]\",{answer}\n"));
         let record = format!("{name}.jsonl");
         let run = chance(&place, &["--data", &file, "--id", "7", "--strategy", "tot-dfs", "--record", &record]);
+        codes.push(run.code);
         let row = run.rows().remove(0);
         let tree = place.run(&["replay", &record, "--no-tui"]).exits(0).out;
         let tree: Vec<_> = tree.lines().filter(|l| l.contains('#')).map(str::to_string).collect();
@@ -194,6 +228,7 @@ fn a_blank_or_wrong_answer_column_changes_solved_alone() {
         assert_eq!(tree, right_tree);
     }
     assert_eq!(seen[2].0["solved"], false, "the wrong column must show in `solved`");
+    assert_eq!(codes, [Some(0), Some(1), Some(1)], "and in the exit code");
 }
 
 #[test]
@@ -204,10 +239,58 @@ fn a_full_disk_and_a_closed_pipe_are_told_by_the_exit_code() {
         assert_eq!(output.status.code(), Some(4));
         assert!(String::from_utf8_lossy(&output.stderr).contains("standard output"));
     }
+    if let Ok(full) = std::fs::OpenOptions::new().write(true).open("/dev/full") {
+        let output = place.totara(&["--help"]).stdout(Stdio::from(full)).output().expect("starts");
+        assert_eq!(output.status.code(), Some(4), "help is a result too");
+    }
     let mut child = place.totara(&["schema"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("ends");
     assert!(!String::from_utf8_lossy(&output.stderr).contains("panicked"), "a closed pipe is no panic");
+}
+
+#[test]
+fn a_record_that_is_there_is_not_overwritten() {
+    let place = Place::new();
+    let args = [CHANCE, &["--size", "4", "--record", "run.jsonl"]].concat();
+    place.run(&args);
+    let first = std::fs::read(place.path("run.jsonl")).expect("a record");
+    place.run(&args).exits(2).says(&["run.jsonl", "there already", "another name"]);
+    assert_eq!(std::fs::read(place.path("run.jsonl")).expect("the record"), first);
+}
+
+#[test]
+fn a_broken_judges_prompt_is_found_by_check_and_ends_a_run_with_code_2() {
+    let place = Place::new();
+    let text = place.run(&["strategy", "show", "tot-bfs", "--task", "game24"]).exits(0).out;
+    assert!(text.contains("prompt: prompts/game24/value.txt"), "{text}");
+    let broken = text.replacen(
+        "prompt: prompts/game24/value.txt",
+        "prompt: |\n      How good is {{ path.text }} of {{ puzzle.input }}? {{ thought }}",
+        1,
+    );
+    place.write("broken.yaml", &broken);
+    let found = place.run(&["check", "broken.yaml"]).exits(1).out;
+    assert!(found.contains("path.text"), "{found}");
+    // A name that only rendering finds.
+    let hidden = broken.replacen("path.text", "puzzle.examples[0].no", 1);
+    place.write("hidden.yaml", &hidden);
+    let found = place.run(&["check", "hidden.yaml", "--json"]).exits(1).rows();
+    assert!(found.iter().any(|row| row["message"].as_str().is_some_and(|m| m.contains("undefined"))), "{found:?}");
+    let run = place.run(&[
+        "solve",
+        "--no-tui",
+        "--json",
+        "--model",
+        "random-proposer",
+        "--task",
+        "game24",
+        "--strategy",
+        "hidden.yaml",
+    ]);
+    let row = run.rows().remove(0);
+    assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("undefined")), "{row}");
+    run.exits(2);
 }
 
 #[test]

@@ -17,6 +17,7 @@ const LAYERS: &[&[&str]] = &[
     &["strategy"],
     &["search"],
     &["bench", "batch", "tui"],
+    &["report"],
     &["cli"],
 ];
 

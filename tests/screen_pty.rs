@@ -357,13 +357,15 @@ fn a_start_that_fails_says_so_in_place() {
 }
 
 #[test]
-fn an_idle_screen_writes_nothing_and_costs_next_to_nothing() {
+fn an_idle_screen_writes_its_clock_alone_and_costs_next_to_nothing() {
     let mut terminal = Terminal::open("idle");
     terminal.start_run();
     std::thread::sleep(Duration::from_millis(800));
     let (bytes, cpu) = (terminal.bytes.load(Ordering::SeqCst), terminal.cpu_ms());
     std::thread::sleep(Duration::from_secs(2));
-    assert_eq!(terminal.bytes.load(Ordering::SeqCst) - bytes, 0, "bytes written while idle");
+    let written = terminal.bytes.load(Ordering::SeqCst) - bytes;
+    println!("idle: {written} bytes written in 2 s");
+    assert!(written <= 200, "{written} bytes written while only the clock moves");
     // The pretended search wakes 500 times a second itself, which is most of this.
     let used = terminal.cpu_ms() - cpu;
     println!("idle: {used} ms of processor time in 2 s, of which the pretended search uses most");

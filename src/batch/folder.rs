@@ -1,15 +1,15 @@
 //! The folder of a batch: its lock, its manifest, its files.
 
 use super::results::Results;
-use super::row::Row;
+use super::row::{Key, Row};
 use super::summary::Summary;
 use super::{Job, Options, Shard, header};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
 use crate::search::event::Limits;
-use crate::search::record::{Header, Recorder};
+use crate::search::record::Recorder;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -19,19 +19,26 @@ use std::path::{Path, PathBuf};
 pub struct Manifest {
     /// Version of the program.
     pub version: String,
-    pub model: String,
-    pub checksum: Option<String>,
     pub seed: u64,
     pub shard: Option<Shard>,
     pub limits: Limits,
+    /// Rows that it will have.
+    pub rows: usize,
+    /// By name, those opened so far.
+    pub models: BTreeMap<String, ModelEntry>,
     /// By task and strategy.
     pub strategies: BTreeMap<String, StrategyText>,
     /// How many puzzles there are of each task.
     pub puzzles: BTreeMap<String, usize>,
-    pub device: String,
     pub parallel: usize,
     pub started: String,
     pub command: Vec<String>,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ModelEntry {
+    pub checksum: Option<String>,
+    pub device: String,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -42,28 +49,27 @@ pub struct StrategyText {
 }
 
 impl Manifest {
-    fn new(jobs: &[Job], lm: &dyn Lm, options: &Options) -> Self {
+    fn new(jobs: &[Job], options: &Options) -> Self {
         let mut strategies = BTreeMap::new();
-        let mut puzzles: BTreeMap<String, std::collections::BTreeSet<&str>> = BTreeMap::new();
+        let mut puzzles: BTreeMap<String, BTreeSet<(usize, &str)>> = BTreeMap::new();
         for job in jobs {
             let name = format!("{}/{}", job.puzzle.task(), job.strategy.name);
             strategies.entry(name).or_insert_with(|| {
-                let Header { strategy_text, prompts, .. } = header(job, lm, options);
-                StrategyText { text: strategy_text, prompts }
+                let sources = job.strategy.prompts().chain(&job.strategy.parts);
+                let prompts = sources.map(|p| (p.origin.clone(), p.text.clone())).collect();
+                StrategyText { text: job.strategy.text.clone(), prompts }
             });
-            puzzles.entry(job.puzzle.task().to_string()).or_default().insert(job.puzzle.id());
+            puzzles.entry(job.puzzle.task().to_string()).or_default().insert((job.puzzle.len(), job.puzzle.id()));
         }
-        let info = lm.info();
         Self {
             version: env!("CARGO_PKG_VERSION").to_string(),
-            model: info.name.clone(),
-            checksum: info.checksum.clone(),
             seed: options.seed,
             shard: options.shard,
             limits: options.limits,
+            rows: jobs.len(),
+            models: BTreeMap::new(),
             strategies,
             puzzles: puzzles.into_iter().map(|(task, ids)| (task, ids.len())).collect(),
-            device: info.device.clone(),
             parallel: options.parallel,
             started: crate::search::record::utc_now(),
             command: crate::search::record::without_secrets(&options.command),
@@ -72,18 +78,8 @@ impl Manifest {
 
     /// What rows of `other` would mean something else by; `None` where they belong together.
     fn conflict(&self, other: &Self) -> Option<String> {
-        let differs = |what: &str, here: &dyn std::fmt::Display, there: &dyn std::fmt::Display| {
-            Some(format!("{what} was {there} and is {here} now"))
-        };
-        let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "not known".into());
-        if self.model != other.model && (self.checksum.is_none() || self.checksum != other.checksum) {
-            return differs("the model", &self.model, &other.model);
-        }
-        if self.checksum != other.checksum {
-            return differs("the model's checksum", &or_none(&self.checksum), &or_none(&other.checksum));
-        }
         if self.seed != other.seed {
-            return differs("the seed", &self.seed, &other.seed);
+            return Some(format!("the seed was {} and is {} now", other.seed, self.seed));
         }
         if self.shard != other.shard {
             return Some("the shard is another one".into());
@@ -95,34 +91,51 @@ impl Manifest {
             self.strategies.iter().find(|(name, text)| other.strategies.get(*name).is_some_and(|t| t != *text));
         changed.map(|(name, _)| format!("the strategy `{name}` or one of its prompts was changed"))
     }
+
+    /// Takes in what an earlier run into the same folder was of: its rows stand there too.
+    fn join(&mut self, old: Self, rows: usize) {
+        self.rows = rows;
+        self.models.extend(old.models);
+        for (name, text) in old.strategies {
+            self.strategies.entry(name).or_insert(text);
+        }
+        for (task, count) in old.puzzles {
+            let own = self.puzzles.entry(task).or_default();
+            *own = count.max(*own);
+        }
+    }
 }
 
 /// An open folder. Its lock is held until it is dropped, or the process ends in any way.
 #[derive(Debug)]
 pub struct Folder {
     path: PathBuf,
+    manifest: Manifest,
     pub results: Results,
     /// Rows that were there.
     pub rows: Vec<Row>,
+    /// The models of these rows.
+    models: BTreeSet<String>,
     _lock: File,
 }
 
 impl Folder {
-    pub fn open(options: &Options, jobs: &[Job], lm: &dyn Lm, note: &mut dyn FnMut(String)) -> Result<Self> {
+    pub fn open(options: &Options, jobs: &[Job], note: &mut dyn FnMut(String)) -> Result<Self> {
         let path = options.out.clone();
         std::fs::create_dir_all(&path)
             .map_err(|e| Error::fault(format!("folder {} cannot be made: {e}", path.display())))?;
         let lock = lock(&path)?;
-        let manifest = Manifest::new(jobs, lm, options);
+        let mut manifest = Manifest::new(jobs, options);
         let results = path.join("results.jsonl");
-        if let Some(old) = read_manifest(&path)? {
+        let old = read_manifest(&path)?;
+        if let Some(old) = &old {
             if !options.resume {
                 return Err(Error::input(format!(
                     "{} holds results already; --resume goes on with them, another --out keeps them",
                     path.display()
                 )));
             }
-            if let Some(what) = manifest.conflict(&old) {
+            if let Some(what) = manifest.conflict(old) {
                 return Err(Error::input(format!(
                     "{} holds results of something else: {what}; choose another --out",
                     path.display()
@@ -130,8 +143,32 @@ impl Folder {
             }
         }
         let (results, rows) = Results::open(&results, note)?;
+        if let Some(old) = old {
+            let keys: BTreeSet<Key> = rows.iter().map(Row::key).chain(jobs.iter().map(Job::key)).collect();
+            manifest.join(old, keys.len());
+        }
         write_whole(&path.join("manifest.json"), &pretty(&manifest)?)?;
-        Ok(Self { path, results, rows, _lock: lock })
+        let models = rows.iter().map(|row| row.model.clone()).collect();
+        Ok(Self { path, manifest, results, rows, models, _lock: lock })
+    }
+
+    /// Notes a model that is about to make rows. Refused where rows of this name came from other weights.
+    pub fn opened(&mut self, name: &str, lm: &dyn Lm) -> Result<()> {
+        let info = lm.info();
+        let entry = ModelEntry { checksum: info.checksum.clone(), device: info.device.clone() };
+        let rows_there = self.models.contains(name);
+        let old = self.manifest.models.insert(name.to_string(), entry);
+        if let Some(old) = old.filter(|old| rows_there && old.checksum != info.checksum) {
+            let or_none = |text: &Option<String>| text.clone().unwrap_or_else(|| "not known".into());
+            return Err(Error::input(format!(
+                "{} holds results of something else: the checksum of the model {name} was {} and is {} now; choose another \
+                 --out",
+                self.path.display(),
+                or_none(&old.checksum),
+                or_none(&info.checksum)
+            )));
+        }
+        write_whole(&self.path.join("manifest.json"), &pretty(&self.manifest)?)
     }
 
     /// A record in the folder `events` for one run.
@@ -144,8 +181,8 @@ impl Folder {
             text.chars().map(|c| if c.is_ascii_alphanumeric() || "-_".contains(c) { c } else { '_' }).take(60).collect()
         };
         // Ids that look alike as file names are told apart by a number of their own.
-        let part = crate::base::rng::part(&key.id) & 0xffff;
-        let name = format!("{}.{}.{}.{part:04x}.jsonl", plain(&key.task), plain(&key.id), plain(&key.strategy));
+        let part = crate::base::rng::part(&format!("{key}")) & 0xffff_ffff;
+        let name = format!("{}.{}.{}.{part:08x}.jsonl", plain(&key.task), plain(&key.id), plain(&key.strategy));
         Recorder::create_at(&folder.join(name), header(job, lm, options))
     }
 
@@ -169,7 +206,11 @@ fn lock(folder: &Path) -> Result<File> {
     }
 }
 
-fn read_manifest(folder: &Path) -> Result<Option<Manifest>> {
+/// The manifest of a folder; `None` where nothing is there yet.
+///
+/// # Errors
+/// It cannot be read, or results are there without it.
+pub fn read_manifest(folder: &Path) -> Result<Option<Manifest>> {
     let path = folder.join("manifest.json");
     let bytes = match std::fs::read(&path) {
         Ok(bytes) => bytes,

@@ -84,32 +84,64 @@ impl Results {
 /// A row that is not the last cannot be read, or a key is there twice.
 pub fn parse(path: &Path, bytes: &[u8]) -> Result<Contents> {
     let mut rows = Vec::new();
-    let mut seen = BTreeSet::new();
     let mut len = 0;
-    for (i, line) in bytes.split_inclusive(|&byte| byte == b'\n').enumerate() {
-        let last = len + line.len() == bytes.len();
-        let whole = line.ends_with(b"\n");
+    for line in scan(bytes) {
+        match line {
+            Line::Row { row, bytes, .. } => {
+                rows.push(*row);
+                len += bytes;
+            }
+            Line::Torn { .. } => break,
+            Line::Bad { number, why } => {
+                return Err(Error::input(format!("{}, line {number}: {why}", path.display())));
+            }
+        }
+    }
+    Ok(Contents { rows, len: len as u64, torn: bytes.len() - len })
+}
+
+/// A line of a results file, numbered from 1.
+#[derive(Debug, PartialEq)]
+pub enum Line {
+    Row {
+        number: usize,
+        row: Box<Row>,
+        bytes: usize,
+    },
+    /// No row, or a row of a puzzle that has one.
+    Bad {
+        number: usize,
+        why: String,
+    },
+    /// The last line, cut in its middle.
+    Torn {
+        number: usize,
+        bytes: usize,
+    },
+}
+
+/// All lines, whatever they hold.
+pub fn scan(bytes: &[u8]) -> Vec<Line> {
+    let mut seen = BTreeSet::new();
+    let mut end = 0;
+    let read = |(i, line): (usize, &[u8])| {
+        let number = i + 1;
+        end += line.len();
+        let (last, whole) = (end == bytes.len(), line.ends_with(b"\n"));
         match serde_json::from_slice::<Row>(line) {
             Ok(row) if whole => {
                 if !seen.insert(row.key()) {
-                    return Err(Error::input(format!(
-                        "{}, line {}: puzzle {} under `{}` has a row already",
-                        path.display(),
-                        i + 1,
-                        row.id,
-                        row.strategy
-                    )));
+                    return Line::Bad { number, why: format!("{} has a row already", row.key()) };
                 }
-                rows.push(row);
+                Line::Row { number, row: Box::new(row), bytes: line.len() }
             }
             // A row without its newline may be cut within its last number: only what ends properly counts.
-            _ if last && (!whole || serde_json::from_slice::<serde_json::Value>(line).is_err()) => break,
-            Ok(_) => break,
-            Err(e) => {
-                return Err(Error::input(format!("{}, line {}: no row of results: {e}", path.display(), i + 1)));
+            _ if last && (!whole || serde_json::from_slice::<serde_json::Value>(line).is_err()) => {
+                Line::Torn { number, bytes: line.len() }
             }
+            Ok(_) => Line::Torn { number, bytes: line.len() },
+            Err(e) => Line::Bad { number, why: format!("no row of results: {e}") },
         }
-        len += line.len();
-    }
-    Ok(Contents { rows, len: len as u64, torn: bytes.len() - len })
+    };
+    bytes.split_inclusive(|&byte| byte == b'\n').enumerate().map(read).collect()
 }

@@ -2,7 +2,6 @@
 
 use crate::lm::Counters;
 use crate::search::event::{Outcome, Reason};
-use crate::strategy::Strategy;
 use crate::task::Puzzle;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -11,8 +10,22 @@ use serde_json::Value;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key {
     pub task: String,
+    /// Data files of other sizes use the same ids.
+    pub size: usize,
     pub id: String,
     pub strategy: String,
+    pub model: String,
+    pub settings: String,
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "puzzle {} of {} {} under `{}`", self.id, self.task, self.size, self.strategy)?;
+        if !self.settings.is_empty() {
+            write!(f, " with {}", self.settings)?;
+        }
+        if self.model.is_empty() { Ok(()) } else { write!(f, " on {}", self.model) }
+    }
 }
 
 /// Bytes that one run moved; `None` where that is not known, or not known of one run among several.
@@ -48,9 +61,18 @@ pub struct Row {
     pub seconds: f64,
     /// In words, such as `solved` or `limit of 500 thoughts reached`.
     pub reason: String,
+    /// The model's name as given, of a path its last part.
+    #[serde(default)]
+    pub model: String,
+    /// The strategy's variables that were set, `width=3, depth=2`; empty where none were.
+    #[serde(default)]
+    pub settings: String,
     /// Numbers to sort, elements to find.
     #[serde(default)]
     pub size: usize,
+    /// A digest of what the puzzle asks: rows of one id with different digests are of different puzzles.
+    #[serde(default)]
+    pub puzzle: String,
     #[serde(default)]
     pub proposals: u64,
     #[serde(default)]
@@ -70,11 +92,14 @@ pub struct Row {
 }
 
 impl Row {
-    pub fn new(puzzle: &dyn Puzzle, strategy: &Strategy, outcome: &Outcome, traffic: Traffic) -> Self {
+    pub fn new(key: Key, puzzle: &dyn Puzzle, outcome: &Outcome, traffic: Traffic) -> Self {
         Self {
-            task: puzzle.task().to_string(),
-            id: puzzle.id().to_string(),
-            strategy: strategy.name.clone(),
+            task: key.task,
+            id: key.id,
+            strategy: key.strategy,
+            model: key.model,
+            settings: key.settings,
+            puzzle: digest(puzzle),
             solved: outcome.solved,
             error_score: outcome.error_score,
             answer: outcome.answer.clone(),
@@ -83,7 +108,7 @@ impl Row {
             logical_tokens: outcome.usage.logical,
             seconds: outcome.seconds,
             reason: outcome.reason.to_string(),
-            size: puzzle.len(),
+            size: key.size,
             proposals: outcome.proposals,
             prompt_tokens: outcome.usage.prompt,
             sampled_tokens: outcome.usage.sampled,
@@ -95,6 +120,32 @@ impl Row {
     }
 
     pub fn key(&self) -> Key {
-        Key { task: self.task.clone(), id: self.id.clone(), strategy: self.strategy.clone() }
+        Key {
+            task: self.task.clone(),
+            size: self.size,
+            id: self.id.clone(),
+            strategy: self.strategy.clone(),
+            model: self.model.clone(),
+            settings: self.settings.clone(),
+        }
+    }
+}
+
+/// What a puzzle asks, in 16 hexadecimal digits; its solved examples are the task's own and do not count.
+pub fn digest(puzzle: &dyn Puzzle) -> String {
+    let mut asked = puzzle.inputs();
+    if let Some(asked) = asked.get_mut("puzzle").and_then(Value::as_object_mut) {
+        asked.remove("examples");
+    }
+    format!("{:016x}", crate::base::rng::part(&asked.to_string()))
+}
+
+/// A model's name for tables: of a path its last part, else the name as given.
+pub fn model_name(spec: &str) -> String {
+    let path = std::path::Path::new(spec);
+    let last = path.file_name().and_then(|name| name.to_str());
+    match last {
+        Some(last) if path.is_absolute() || path.exists() => last.to_string(),
+        _ => spec.to_string(),
     }
 }

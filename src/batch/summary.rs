@@ -20,11 +20,23 @@ pub fn wilson(solved: u64, n: u64) -> (f64, f64) {
     (((middle - half) / scale).max(0.0), ((middle + half) / scale).min(1.0))
 }
 
-/// Rows of one task, size and strategy.
+/// What rows are gathered by, in the order of tables.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct By {
+    pub task: String,
+    pub size: usize,
+    pub strategy: String,
+    pub settings: String,
+    pub model: String,
+}
+
+/// Rows of one kind: counts, and means over the rows.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Group {
     pub n: u64,
     pub solved: u64,
+    /// Rows whose run ended with something that has errors to count; the mean is theirs.
+    pub judged: u64,
     pub error_score: f64,
     pub thoughts: f64,
     pub tokens: f64,
@@ -32,74 +44,106 @@ pub struct Group {
     pub seconds: f64,
 }
 
-/// All groups, in order of task, size and strategy. Means, where there are several.
+impl Group {
+    fn add(&mut self, row: &Row) {
+        self.n += 1;
+        self.solved += u64::from(row.solved);
+        self.judged += u64::from(row.error_score.is_some());
+        self.error_score += row.error_score.unwrap_or(0) as f64;
+        self.thoughts += row.thoughts as f64;
+        self.tokens += row.tokens as f64;
+        self.logical_tokens += row.logical_tokens as f64;
+        self.seconds += row.seconds;
+    }
+
+    /// From sums to means.
+    fn divide(&mut self) {
+        let n = self.n as f64;
+        for sum in [&mut self.thoughts, &mut self.tokens, &mut self.logical_tokens, &mut self.seconds] {
+            *sum /= n;
+        }
+        self.error_score /= self.judged as f64;
+    }
+
+    /// The mean of the errors to some digits; a dash where no row has any to count.
+    pub fn errors(&self, digits: usize) -> String {
+        if self.judged == 0 { "-".into() } else { format!("{:.digits$}", self.error_score) }
+    }
+}
+
+/// All groups in order.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Summary {
-    pub groups: BTreeMap<(String, usize, String), Group>,
+    pub groups: BTreeMap<By, Group>,
 }
 
 impl Summary {
     pub fn of(rows: &[Row]) -> Self {
-        let mut groups: BTreeMap<(String, usize, String), Group> = BTreeMap::new();
+        let mut groups: BTreeMap<By, Group> = BTreeMap::new();
         for row in rows {
-            let group = groups.entry((row.task.clone(), row.size, row.strategy.clone())).or_default();
-            group.n += 1;
-            group.solved += u64::from(row.solved);
-            group.error_score += row.error_score.unwrap_or(0) as f64;
-            group.thoughts += row.thoughts as f64;
-            group.tokens += row.tokens as f64;
-            group.logical_tokens += row.logical_tokens as f64;
-            group.seconds += row.seconds;
+            let Row { task, strategy, settings, model, .. } = row.clone();
+            groups.entry(By { task, size: row.size, strategy, settings, model }).or_default().add(row);
         }
-        for group in groups.values_mut() {
-            let n = group.n as f64;
-            for sum in [
-                &mut group.error_score,
-                &mut group.thoughts,
-                &mut group.tokens,
-                &mut group.logical_tokens,
-                &mut group.seconds,
-            ] {
-                *sum /= n;
-            }
-        }
+        groups.values_mut().for_each(Group::divide);
         Self { groups }
     }
 
     pub fn csv(&self) -> String {
         let mut out = String::from(
-            "task,size,strategy,n,solved,rate,wilson_low,wilson_high,error_score,thoughts,tokens,logical_tokens,seconds\n",
+            "task,size,strategy,settings,model,n,solved,rate,wilson_low,wilson_high,error_score,thoughts,tokens,\
+             logical_tokens,seconds\n",
         );
-        for ((task, size, strategy), g) in &self.groups {
+        for (by, g) in &self.groups {
             let (low, high) = wilson(g.solved, g.n);
-            let (task, strategy) = (quoted(task), quoted(strategy));
+            let names = [&by.strategy, &by.settings, &by.model].map(|name| quoted(name)).join(",");
             let rate = g.solved as f64 / g.n as f64;
+            let errors = if g.judged == 0 { String::new() } else { g.errors(3) };
             // Writing to a String cannot fail.
             let _ = writeln!(
                 out,
-                "{task},{size},{strategy},{},{},{rate:.4},{low:.4},{high:.4},{:.3},{:.2},{:.2},{:.2},{:.3}",
-                g.n, g.solved, g.error_score, g.thoughts, g.tokens, g.logical_tokens, g.seconds
+                "{},{},{names},{},{},{rate:.4},{low:.4},{high:.4},{errors},{:.2},{:.2},{:.2},{:.3}",
+                quoted(&by.task),
+                by.size,
+                g.n,
+                g.solved,
+                g.thoughts,
+                g.tokens,
+                g.logical_tokens,
+                g.seconds
             );
         }
         out
     }
 
+    /// Settings and models have a column where they differ.
     pub fn markdown(&self) -> String {
-        let mut out = String::from(
-            "| task | size | strategy | solved | 95 % interval | errors | thoughts | tokens | logical tokens | seconds |\n\
-             |---|---:|---|---:|---:|---:|---:|---:|---:|---:|\n",
+        let differ = |name: fn(&By) -> &String| {
+            self.groups.keys().any(|by| Some(name(by)) != self.groups.keys().next().map(name))
+        };
+        let named: Vec<(&str, fn(&By) -> &String)> =
+            [("settings", (|by| &by.settings) as fn(&By) -> &String), ("model", |by| &by.model)]
+                .into_iter()
+                .filter(|(_, name)| differ(*name))
+                .collect();
+        let mut out = String::from("| task | size | strategy |");
+        named.iter().for_each(|(title, _)| out.push_str(&format!(" {title} |")));
+        out.push_str(
+            " solved | 95 % interval | errors | thoughts | tokens | logical tokens | seconds |\n|---|---:|---|",
         );
-        for ((task, size, strategy), g) in &self.groups {
+        named.iter().for_each(|_| out.push_str("---|"));
+        out.push_str("---:|---:|---:|---:|---:|---:|---:|\n");
+        for (by, g) in &self.groups {
             let (low, high) = wilson(g.solved, g.n);
-            let (task, strategy) = (cell(task), cell(strategy));
+            let _ = write!(out, "| {} | {} | {} |", cell(&by.task), by.size, cell(&by.strategy));
+            named.iter().for_each(|(_, name)| out.push_str(&format!(" {} |", cell(name(by)))));
             let _ = writeln!(
                 out,
-                "| {task} | {size} | {strategy} | {} of {} | {:.0}-{:.0} % | {:.2} | {:.1} | {:.0} | {:.0} | {:.2} |",
+                " {} of {} | {:.0}-{:.0} % | {} | {:.1} | {:.0} | {:.0} | {:.2} |",
                 g.solved,
                 g.n,
                 low * 100.0,
                 high * 100.0,
-                g.error_score,
+                g.errors(2),
                 g.thoughts,
                 g.tokens,
                 g.logical_tokens,
@@ -110,11 +154,13 @@ impl Summary {
     }
 }
 
-fn quoted(text: &str) -> String {
+/// A field of a CSV line.
+pub fn quoted(text: &str) -> String {
     if text.contains([',', '"', '\n', '\r']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_string() }
 }
 
-fn cell(text: &str) -> String {
+/// A cell of a Markdown table.
+pub fn cell(text: &str) -> String {
     text.replace('|', "\\|").replace('\n', " ")
 }
 

@@ -58,7 +58,12 @@ fn jobs(n: usize, names: &[&str]) -> Vec<Job> {
             strategy.name = (*name).to_string();
             strategy.generate.kind = GenerateKind::Likeliest;
             strategy.generate.constrain = Constrain::Puzzle;
-            jobs.push(Job { puzzle: Arc::new(Named(Spell::new("abca"), i.to_string())), strategy: Arc::new(strategy) });
+            jobs.push(Job {
+                puzzle: Arc::new(Named(Spell::new("abca"), i.to_string())),
+                strategy: Arc::new(strategy),
+                settings: "".into(),
+                model: "chance".into(),
+            });
         }
     }
     jobs
@@ -77,6 +82,11 @@ fn options(out: &Path) -> Options {
     }
 }
 
+/// Models that are there already.
+fn ready(engines: Vec<Arc<dyn Lm>>) -> Models {
+    Arc::new(move |_| Ok(engines.clone()))
+}
+
 /// Runs a batch; stops after `most` rows.
 fn batch(jobs: Vec<Job>, options: &Options, most: usize) -> Result<(Done, Vec<Row>, Vec<String>)> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -91,7 +101,7 @@ fn batch(jobs: Vec<Job>, options: &Options, most: usize) -> Result<(Done, Vec<Ro
                 std::future::pending::<()>().await
             }
         };
-        let done = run(jobs, Arc::new(RandomProposer::default()), options, stop, |news| match news {
+        let done = run(jobs, ready(vec![Arc::new(RandomProposer::default())]), options, stop, |news| match news {
             News::Row(row) => {
                 rows.push(row.clone());
                 if rows.len() == most
@@ -269,8 +279,13 @@ fn equal_keys_are_refused_and_events_are_recorded_where_asked_for() {
 fn a_model_that_fails_leaves_rows_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let done =
-        runtime.block_on(run(jobs(2, &["s"]), script(&["a"]), &options(folder.path()), std::future::pending(), |_| {}));
+    let done = runtime.block_on(run(
+        jobs(2, &["s"]),
+        ready(vec![script(&["a"])]),
+        &options(folder.path()),
+        std::future::pending(),
+        |_| {},
+    ));
     assert_eq!(done.unwrap().missing, 0);
     let rows = rows(folder.path());
     assert!(rows.iter().all(|row| !row.solved));

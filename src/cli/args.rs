@@ -22,6 +22,8 @@ pub enum Command {
     Solve(SolveArgs),
     /// Solve many puzzles with several strategies, without a screen
     Eval(EvalArgs),
+    /// Compare what batches show, with intervals, tests and plots
+    Report(ReportArgs),
     /// Watch a recorded run again
     Replay(ReplayArgs),
     /// Check strategy files
@@ -184,12 +186,20 @@ pub struct LimitArgs {
 
 #[derive(Debug, Clone, Args)]
 pub struct EvalArgs {
+    /// The whole matrix as YAML: puzzles, strategies, models, settings, budget (docs/evaluation.md)
+    #[arg(long, value_name = "FILE", conflicts_with_all = [
+        "task", "data", "sizes", "count", "first", "strategy", "models", "set", "vary", "max_tokens", "max_thoughts", "max_seconds",
+    ])]
+    pub plan: Option<PathBuf>,
     /// Kind of puzzle
     #[arg(long, default_value = "sorting", value_name = "TASK")]
     pub task: String,
     /// Puzzles from a data file (CSV or JSON lines)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "count"])]
     pub data: Option<PathBuf>,
+    /// Only the first so many of the puzzles
+    #[arg(long, value_name = "N")]
+    pub first: Option<usize>,
     /// Sizes of generated puzzles
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     pub sizes: Vec<usize>,
@@ -197,10 +207,16 @@ pub struct EvalArgs {
     #[arg(long, value_name = "N", default_value_t = 30)]
     pub count: usize,
     /// Strategies, by name or file
-    #[arg(long, value_name = "NAME|FILE", required = true, num_args = 1..)]
+    #[arg(long, value_name = "NAME|FILE", required_unless_present = "plan", num_args = 1..)]
     pub strategy: Vec<String>,
+    /// Models, one after another, in place of --model
+    #[arg(long, value_name = "MODEL", num_args = 1..)]
+    pub models: Vec<String>,
     #[command(flatten)]
     pub language: LanguageArgs,
+    /// Run each of these values of a strategy's variable; several make each combination
+    #[arg(long, value_name = "NAME=VALUE,VALUE")]
+    pub vary: Vec<String>,
     /// Folder of the results
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
@@ -218,6 +234,16 @@ pub struct EvalArgs {
     pub shard: Option<String>,
     #[command(flatten)]
     pub limits: LimitArgs,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct ReportArgs {
+    /// Folders of `totara eval`, its shards, or result folders of Graph of Thoughts
+    #[arg(value_name = "DIR", required = true)]
+    pub folders: Vec<PathBuf>,
+    /// Write the page, the plots, Markdown, CSV and JSON into this folder
+    #[arg(long, value_name = "DIR")]
+    pub out: Option<PathBuf>,
 }
 
 #[derive(Debug, Clone, Args)]

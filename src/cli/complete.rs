@@ -41,7 +41,7 @@ async fn answer(common: &Common, args: &CompleteArgs, lm: &dyn Lm, request: Gene
     let stream = args.n == 1 && !common.json;
     let mut done: Vec<Option<crate::lm::Completion>> = vec![None; args.n];
     let mut updates = lm.generate(request);
-    let mut failed = false;
+    let mut code = 0;
     while done.iter().any(Option::is_none) {
         let update = tokio::select! {
             update = updates.recv() => update,
@@ -74,8 +74,12 @@ async fn answer(common: &Common, args: &CompleteArgs, lm: &dyn Lm, request: Gene
             out::line(&sanitize(&completion.text))?;
         }
         match &completion.finish {
+            Finish::NoMemory(why) => {
+                code = code.max(3);
+                out::tell(&format!("totara: {why}"));
+            }
             Finish::Failed(why) => {
-                failed = true;
+                code = code.max(4);
                 out::tell(&format!("totara: {why}"));
             }
             Finish::Context(limit) if !common.quiet => {
@@ -84,5 +88,5 @@ async fn answer(common: &Common, args: &CompleteArgs, lm: &dyn Lm, request: Gene
             _ => {}
         }
     }
-    Ok(if failed { 4 } else { 0 })
+    Ok(code)
 }

@@ -4,9 +4,9 @@ use super::args::{Common, ScreenArgs, SolveArgs, Theme};
 use super::{lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
-use crate::model::{self, OpenOptions, store};
+use crate::model::store;
 use crate::search::event::{Limits, Reason};
-use crate::search::record::{self, Header};
+use crate::search::record::{self, Header, Recorder};
 use crate::search::run::{RunHandle, RunSpec, start};
 use crate::strategy::library;
 use crate::task::{self, Puzzle};
@@ -14,7 +14,8 @@ use crate::tui::{
     self, Choice, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source, StrategyItem, TaskItem,
     ThemeName,
 };
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// Recorded runs that the start screen offers.
@@ -36,6 +37,9 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
     let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
     let strategy = solve::strategy(args.strategy.as_deref(), puzzle.task(), &args.language)?;
     args.limits.limits()?;
+    if let Some(path) = &args.record {
+        Recorder::check_new(path)?;
+    }
     let source = match (&args.puzzle.input, &args.puzzle.data) {
         (Some(input), _) => Source::Typed(puzzle::text(input, "--input")?),
         (None, Some(path)) => Source::File { path: path.clone(), id: args.puzzle.id.clone() },
@@ -52,28 +56,19 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
 
 /// Opens the screen, and prints the answer once it is closed.
 fn show(common: &Common, screen: &ScreenArgs, initial: Option<Choice>, args: &SolveArgs) -> Result<u8> {
-    check_model(common)?;
+    // A model that cannot be read is refused before the screen opens.
+    lm::check(common)?;
     let runtime = runtime()?;
     let host = Arc::new(Program {
         common: common.clone(),
         args: args.clone(),
         runtime: runtime.handle().clone(),
         lm: Mutex::new(None),
+        runs: AtomicUsize::new(0),
     });
-    let left = tui::run(host, initial, options(screen))?;
+    let options = ScreenOptions { seed: common.seed, ..options(screen) };
+    let left = tui::run(host, initial, options)?;
     finish(common, &left)
-}
-
-/// A model that is named but cannot be read is refused before the screen opens. Known names are fetched on it.
-fn check_model(common: &Common) -> Result<()> {
-    let spec = common.model.clone().unwrap_or_else(store::default_spec);
-    let made_up =
-        ["random:", "scripted:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == "random-proposer";
-    if made_up || (store::known(&spec).is_some() && !Path::new(&spec).exists()) {
-        return Ok(());
-    }
-    let options = OpenOptions { model_dir: common.model_dir.as_deref(), ..OpenOptions::default() };
-    model::info(&model::resolve(&spec, &options)?).map(|_| ())
 }
 
 fn finish(common: &Common, left: &Left) -> Result<u8> {
@@ -90,6 +85,8 @@ fn finish(common: &Common, left: &Left) -> Result<u8> {
     Ok(match (left.signal, &left.outcome) {
         (Some(signal), _) => 128 + signal as u8,
         (None, Some(outcome)) => outcome.exit_code(),
+        // A puzzle that was asked for is left unsolved, as in the middle of its search.
+        (None, None) if left.starting => 128 + 2,
         (None, None) => 0,
     })
 }
@@ -109,6 +106,19 @@ struct Program {
     args: SolveArgs,
     runtime: tokio::runtime::Handle,
     lm: Mutex<Option<(String, Arc<dyn Lm>)>>,
+    /// Runs started so far.
+    runs: AtomicUsize,
+}
+
+/// `dir/name-2.jsonl` for `dir/name.jsonl`.
+fn numbered(path: &Path, number: usize) -> PathBuf {
+    let mut name = path.file_stem().unwrap_or_default().to_os_string();
+    name.push(format!("-{number}"));
+    if let Some(extension) = path.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    path.with_file_name(name)
 }
 
 impl Program {
@@ -137,8 +147,7 @@ impl Program {
         }
         // The old model's memory is given back before the new one takes its own.
         *loaded = None;
-        let progress = progress.clone();
-        let told = lm::Told::to(move |what, share| progress.say(what, share));
+        let told = lm::Told::Screen(progress.clone());
         let lm = lm::open(&Common { model: Some(name.to_string()), ..self.common.clone() }, &told)?;
         *loaded = Some((name.to_string(), lm.clone()));
         Ok(lm)
@@ -219,13 +228,20 @@ impl Host for Program {
         let puzzle = self.puzzle(choice)?;
         let strategy = Arc::new(library::load_with(&choice.strategy, &choice.task, &self.options(&choice.strategy)?)?);
         let lm = self.model(&choice.model, progress)?;
+        if progress.is_cancelled() {
+            return Err(Error::fault("nobody waits for this run any more"));
+        }
         let limits: Limits = self.args.limits.limits()?;
         let seed = match &choice.source {
             Source::Generated { seed, .. } => *seed,
             Source::Typed(_) | Source::File { .. } => self.common.seed,
         };
         let header = Header::new(&*puzzle, &strategy, &*lm, seed, &solve::command_line());
-        let record = solve::recorder(&Common { quiet: true, ..self.common.clone() }, &self.args, header)?;
+        let mut args = self.args.clone();
+        // Runs after the first one are recorded beside it.
+        let before = self.runs.fetch_add(1, Ordering::Relaxed);
+        args.record = args.record.map(|path| if before == 0 { path } else { numbered(&path, before + 1) });
+        let record = solve::recorder(&Common { quiet: true, ..self.common.clone() }, &args, header)?;
         let _inside = self.runtime.enter();
         start(RunSpec { puzzle, strategy, lm, seed, paused: false, limits, record })
     }

@@ -1,13 +1,14 @@
 //! From flags to a language model: our engine, a script, or chance.
 
 use super::args::{Activations, Common};
-use super::out;
+use super::{out, signals};
 use crate::attention::Method;
 use crate::base::size::Human;
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
 use crate::device::cpu;
 use crate::device::cpu::arena::KvNumber;
+use crate::device::cuda::driver;
 use crate::lm::Lm;
 use crate::lm::engine::{EngineLm, EngineOptions};
 use crate::lm::random::RandomProposer;
@@ -15,10 +16,10 @@ use crate::lm::scripted::Scripted;
 use crate::model::list::{self, State};
 use crate::model::store::{self, Progress};
 use crate::model::{self, Model, OpenOptions};
-use crate::tui::ModelItem;
+use crate::tui::{self, ModelItem};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -30,8 +31,8 @@ pub enum Told {
     Bar(Mutex<Option<ProgressBar>>),
     /// A line on standard error now and then.
     Lines(Mutex<Option<Instant>>),
-    /// The screen's progress line: what, and the share done where known.
-    To(Box<dyn Fn(String, Option<f64>) + Send + Sync>),
+    /// The screen's progress line, which also knows whether anybody still waits.
+    Screen(tui::Progress),
 }
 
 /// How often a line about a download is printed where standard error is no terminal.
@@ -46,8 +47,13 @@ impl Told {
         }
     }
 
-    pub fn to(tell: impl Fn(String, Option<f64>) + Send + Sync + 'static) -> Self {
-        Self::To(Box::new(tell))
+    /// Takes a bar away that is still there.
+    fn clear(&self) {
+        if let Self::Bar(bar) = self
+            && let Some(bar) = bar.lock().unwrap_or_else(PoisonError::into_inner).take()
+        {
+            bar.finish_and_clear();
+        }
     }
 }
 
@@ -61,7 +67,7 @@ impl Progress for Told {
                 None => out::tell(&text),
             },
             Self::Lines(_) => out::tell(&text),
-            Self::To(tell) => tell(text, None),
+            Self::Screen(progress) => progress.say(text, None),
         }
     }
 
@@ -92,14 +98,38 @@ impl Progress for Told {
                     out::tell(&format!("{} of {}", Human(done), Human(total)));
                 }
             }
-            Self::To(tell) => {
-                tell(
-                    format!("fetching the model: {} of {}", Human(done), Human(total)),
-                    Some(done as f64 / total.max(1) as f64),
-                );
-            }
+            Self::Screen(progress) => progress.say(
+                format!("fetching the model: {} of {}", Human(done), Human(total)),
+                Some(done as f64 / total.max(1) as f64),
+            ),
         }
     }
+
+    fn cancelled(&self) -> bool {
+        match self {
+            Self::Screen(progress) => progress.is_cancelled(),
+            Self::Quiet | Self::Bar(_) | Self::Lines(_) => signals::pending(),
+        }
+    }
+}
+
+/// The file of a known model, fetched where it is not there. A signal meanwhile ends the program once nothing half-made
+/// is left; the screen has signals and a way to cancel of its own.
+pub fn fetch(name: &str, told: &Told) -> Result<PathBuf> {
+    let ensured = || {
+        let path = store::ensure(name, told);
+        told.clear();
+        path
+    };
+    if matches!(told, Told::Screen(_)) { ensured() } else { signals::during(ensured) }
+}
+
+/// Fetches what `--model` names, where that is a known model and not a file.
+pub fn fetch_named(spec: &str, told: &Told) -> Result<()> {
+    if store::known(spec).is_some() && !Path::new(spec).exists() {
+        fetch(spec, told)?;
+    }
+    Ok(())
 }
 
 /// The language model that the flags name.
@@ -111,6 +141,34 @@ pub fn open(common: &Common, told: &Told) -> Result<Arc<dyn Lm>> {
         }
         _ => Ok(engine(common, told)?),
     }
+}
+
+/// Every engine that the flags name: one on each card for `--device cuda:all`, else one.
+pub fn open_all(common: &Common, told: &Told) -> Result<Vec<Arc<dyn Lm>>> {
+    let no_weights = common.model.as_deref().is_some_and(|m| m == "random-proposer" || m.starts_with("scripted:"));
+    if common.device != "cuda:all" || no_weights {
+        return Ok(vec![open(common, told)?]);
+    }
+    let cards = driver::count().map_err(|e| Error::input(format!("--device cuda:all: {}", e.message())))?;
+    if cards == 0 {
+        return Err(Error::input("--device cuda:all: the driver shows no card; use --device cpu"));
+    }
+    let one = |card| open(&Common { device: format!("cuda:{card}"), ..common.clone() }, told);
+    (0..cards).map(one).collect()
+}
+
+/// A model that is named but cannot be read is refused before anything runs. Known names are fetched when they are opened.
+pub fn check(common: &Common) -> Result<()> {
+    let spec = common.model.clone().unwrap_or_else(store::default_spec);
+    if let Some(path) = spec.strip_prefix("scripted:") {
+        return Scripted::open(Path::new(path)).map(drop);
+    }
+    let made_up = ["random:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == "random-proposer";
+    if made_up || (store::known(&spec).is_some() && !Path::new(&spec).exists()) {
+        return Ok(());
+    }
+    let options = OpenOptions { model_dir: common.model_dir.as_deref(), ..OpenOptions::default() };
+    model::info(&model::resolve(&spec, &options)?).map(|_| ())
 }
 
 /// Our engine with the model that the flags name.
@@ -127,6 +185,7 @@ pub fn model(common: &Common, told: &Told) -> Result<Model> {
             "--model {spec} has no weights; name a GGUF file, a folder or a known model"
         )));
     }
+    fetch_named(&spec, told)?;
     let options = OpenOptions {
         model_dir: common.model_dir.as_deref(),
         chat_template: common.chat_template.as_deref(),

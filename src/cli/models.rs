@@ -50,6 +50,7 @@ pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
             let info = match spec.strip_prefix("random:") {
                 Some(shape) => random::open(shape, common.seed)?.info,
                 None => {
+                    lm::fetch_named(&spec, &told)?;
                     let options = OpenOptions {
                         model_dir: common.model_dir.as_deref(),
                         progress: &told,
@@ -83,12 +84,12 @@ pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
 
 /// The file of a known model, fetched again where the one in the cache is not what it should be.
 fn undamaged(name: &str, told: &lm::Told) -> Result<std::path::PathBuf> {
-    let path = store::ensure(name, told)?;
+    let path = lm::fetch(name, told)?;
     let Some(known) = store::known(name) else { return Ok(path) };
     if store::checksum::of_files(std::slice::from_ref(&path))? == known.sha256 {
         return Ok(path);
     }
     out::tell(&format!("{} is damaged: fetching it again", path.display()));
     std::fs::remove_file(&path).map_err(|e| Error::fault(format!("{}: {e}", path.display())))?;
-    store::ensure(name, told)
+    lm::fetch(name, told)
 }

@@ -7,14 +7,15 @@ use crate::strategy::{check as checker, library, schema as schema_text};
 use crate::task;
 use serde_json::json;
 
-pub fn check(args: &CheckArgs) -> Result<u8> {
+pub fn check(common: &Common, args: &CheckArgs) -> Result<u8> {
     let report = checker::check(&args.files);
-    let text = report.to_string();
-    // Faults are what is told; that a file is right is the result.
-    if report.errors() > 0 {
-        out::tell(text.trim_end());
+    // What is found is the result, right or wrong.
+    if common.json {
+        for finding in report.findings() {
+            out::json(&finding)?;
+        }
     } else {
-        out::line(text.trim_end())?;
+        out::line(report.to_string().trim_end())?;
     }
     Ok(report.exit_code())
 }

@@ -1,6 +1,7 @@
-//! Signals that end a run: told to the run first, so that it can save what it has.
+//! Signals that end a run: told to the run first, so that it can save what it has, or remove what it has not finished.
 
 use crate::base::{Error, Result};
+use std::sync::atomic::{AtomicI32, Ordering};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// SIGINT, SIGTERM and SIGHUP.
@@ -27,6 +28,69 @@ impl Signals {
             _ = self.interrupt.recv() => 2,
             _ = self.terminate.recv() => 15,
             _ = self.hangup.recv() => 1,
+        }
+    }
+}
+
+/// The signal that came while [`during`] was at work; 0: none. A handler can reach nothing but a static.
+static CAME: AtomicI32 = AtomicI32::new(0);
+
+extern "C" fn came(number: libc::c_int) {
+    CAME.store(number, Ordering::SeqCst);
+}
+
+/// Does work that must tidy up before the program ends: it is asked to look at [`pending`] now and then, and where a
+/// signal came the program ends with 128 + its number once the work has returned. Before and after it signals do what
+/// they did.
+pub fn during<T>(work: impl FnOnce() -> T) -> T {
+    let watched = Watched::new();
+    let result = work();
+    drop(watched);
+    match CAME.load(Ordering::SeqCst) {
+        0 => result,
+        number => std::process::exit(128 + number),
+    }
+}
+
+/// Whether a signal asks the work inside [`during`] to end.
+pub fn pending() -> bool {
+    CAME.load(Ordering::SeqCst) != 0
+}
+
+/// The handlers of before; set again on drop.
+struct Watched(Vec<(libc::c_int, libc::sigaction)>);
+
+impl Watched {
+    fn new() -> Self {
+        let mut before = Vec::new();
+        for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+            // SAFETY: both structures are ours and whole; `came` does nothing but an atomic store, which a handler may.
+            unsafe {
+                let mut old: libc::sigaction = std::mem::zeroed();
+                if libc::sigaction(number, std::ptr::null(), &mut old) != 0 || old.sa_sigaction == libc::SIG_IGN {
+                    // What the user has ignored (nohup) stays ignored.
+                    continue;
+                }
+                let mut new: libc::sigaction = std::mem::zeroed();
+                new.sa_sigaction = came as extern "C" fn(libc::c_int) as libc::sighandler_t;
+                new.sa_flags = libc::SA_RESTART;
+                libc::sigemptyset(&mut new.sa_mask);
+                if libc::sigaction(number, &new, std::ptr::null_mut()) == 0 {
+                    before.push((number, old));
+                }
+            }
+        }
+        Self(before)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        for (number, old) in &self.0 {
+            // SAFETY: `old` is what the system gave for this signal.
+            unsafe {
+                libc::sigaction(*number, old, std::ptr::null_mut());
+            }
         }
     }
 }

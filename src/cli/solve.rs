@@ -2,9 +2,9 @@
 
 use super::args::{Common, LanguageArgs, LimitArgs, PuzzleArgs, SolveArgs};
 use super::{lm, out, puzzle, runtime};
-use crate::base::text::sanitize_line;
+use crate::base::text::{counted, sanitize_line};
 use crate::base::{Error, Result};
-use crate::batch::row::{Row, Traffic};
+use crate::batch::row::{Key, Row, Traffic, model_name};
 use crate::search::event::{Command, Event, Limits, Outcome, Reason};
 use crate::search::record::{Header, Recorder};
 use crate::search::run::{RunSpec, start};
@@ -70,7 +70,11 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     let puzzle = puzzle::puzzle(&args.puzzle, common.seed)?;
     let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task, &args.language)?;
     let limits = args.limits.limits()?;
+    if let Some(path) = &args.record {
+        Recorder::check_new(path)?;
+    }
     let lm = lm::open(common, &lm::Told::new(common))?;
+    let model = model_name(&lm.info().name);
     let record = recorder(common, args, Header::new(&*puzzle, &strategy, &*lm, common.seed, &command_line()))?;
     let runtime = runtime()?;
     let _inside = runtime.enter();
@@ -85,7 +89,15 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     };
     let (outcome, signal) = runtime.block_on(drive(spec, common))?;
     if common.json {
-        let row = Row::new(&*puzzle, &strategy, &outcome, Traffic::default());
+        let key = Key {
+            task: puzzle.task().to_string(),
+            size: puzzle.len(),
+            id: puzzle.id().to_string(),
+            strategy: strategy.name.clone(),
+            model,
+            settings: args.language.set.join(", "),
+        };
+        let row = Row::new(key, &*puzzle, &outcome, Traffic::default());
         out::json(&serde_json::to_value(&row).map_err(|e| Error::fault(e.to_string()))?)?;
     } else {
         if !common.quiet {
@@ -104,7 +116,7 @@ pub fn recorder(common: &Common, args: &SolveArgs, header: Header) -> Result<Opt
         return Ok(None);
     }
     match &args.record {
-        Some(path) => Recorder::create_at(path, header).map(Some),
+        Some(path) => Recorder::create_new_at(path, header).map(Some),
         // A state folder that cannot be written costs the record, not the run.
         None => Ok(Recorder::create(header)
             .map_err(|e| {
@@ -199,8 +211,9 @@ impl Told {
             }
             Event::Progress { depth, frontier, best_score, thoughts, usage, seconds, .. } => {
                 let line = format!(
-                    "depth {depth}, {thoughts} thoughts ({frontier} open), best score {best_score:.3}, {} tokens",
-                    usage.tokens()
+                    "depth {depth}, {} ({frontier} open), best score {best_score:.3}, {}",
+                    counted(*thoughts, "thought", "thoughts"),
+                    counted(usage.tokens(), "token", "tokens")
                 );
                 if let Some(bar) = &self.bar {
                     bar.set_message(line);
@@ -223,12 +236,16 @@ impl Told {
 /// How a run ended, for people.
 pub fn summary(outcome: &Outcome) -> String {
     let verdict = if outcome.solved { "solved" } else { "not solved" };
-    let reason = if outcome.reason == Reason::Solved { String::new() } else { format!(" ({})", outcome.reason) };
+    let reason = match &outcome.reason {
+        Reason::Solved => String::new(),
+        // May hold text of a model file or of a strategy.
+        reason => format!(" ({})", sanitize_line(&reason.to_string())),
+    };
     format!(
-        "{verdict}{reason}: {}; {} thoughts, {} tokens computed ({} prompt, {} sampled, {} scored), {:.1} s",
+        "{verdict}{reason}: {}; {}, {} computed ({} prompt, {} sampled, {} scored), {:.1} s",
         sanitize_line(&outcome.why),
-        outcome.thoughts,
-        outcome.usage.tokens(),
+        counted(outcome.thoughts, "thought", "thoughts"),
+        counted(outcome.usage.tokens(), "token", "tokens"),
         outcome.usage.prompt,
         outcome.usage.sampled,
         outcome.usage.scored,

@@ -155,7 +155,8 @@ impl Meter {
                 prefix_lookups: self.prefix_lookups,
             }),
             io: Some(self.io),
-            link: None,
+            // All of K/V lies in one tier: nothing goes over a link.
+            link: Some(LinkCounters::default()),
             speed: Some(SpeedCounters { tokens_per_second, ..self.speed }),
         }
     }

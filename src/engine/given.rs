@@ -50,6 +50,11 @@ impl Given {
         Self::new(trie, Vec::new(), &request.prompt, answer)
     }
 
+    /// Tokens that [`Self::rank`] forwards to rank these texts, beside the prompt's.
+    pub fn forwarded(listed: &[Listed]) -> usize {
+        Trie::new(listed.iter().map(|one| one.ids.as_slice())).inner().len()
+    }
+
     fn new(trie: Trie, ends: Vec<u32>, prompt: &[u32], answer: Answer) -> (Self, Vec<Lane>) {
         let lane = |&node: &usize| Lane::new([prompt, &trie.path(node)].concat(), Role::Node(node));
         let lanes: Vec<Lane> = trie.inner().iter().map(lane).collect();

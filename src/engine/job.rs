@@ -126,7 +126,7 @@ impl Job {
         let role = std::mem::replace(&mut self.lanes[lane].role, Role::Root);
         match (&mut self.work, role) {
             (Work::Samples(samples), Role::Sample(sample)) => {
-                samples.give_up(&mut self.lanes[lane], *sample, error.message().to_string(), context);
+                samples.give_up(&mut self.lanes[lane], *sample, &error, context);
             }
             _ => self.fail(error, context.tree),
         }

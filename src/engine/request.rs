@@ -76,6 +76,15 @@ impl std::ops::AddAssign for Usage {
     }
 }
 
+/// What a request would compute if it were sent now.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Prompt tokens that are not cached, and tokens of listed texts.
+    pub fixed: u64,
+    /// Samples that each draw up to `max_tokens` besides.
+    pub drawing: u64,
+}
+
 /// Why a text ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -90,7 +99,9 @@ pub enum Finish {
     Context(usize),
     /// Provably wrong: cut in the middle of its text.
     Refuted(String),
-    /// This branch could not go on (NaN logits, no K/V memory left).
+    /// No K/V memory was left for this branch; the numbers, and the flag that gives it more.
+    NoMemory(String),
+    /// This branch could not go on (NaN logits, a constraint that no token fits).
     Failed(String),
 }
 
@@ -140,6 +151,7 @@ pub struct Scores {
 }
 
 /// Samples of one prompt, in token ids.
+#[derive(Clone)]
 pub struct Generate {
     /// The whole prompt, BOS included. Not empty.
     pub prompt: Arc<[u32]>,
@@ -159,6 +171,21 @@ pub struct Generate {
 pub struct Listed {
     pub text: String,
     pub ids: Vec<u32>,
+}
+
+impl Generate {
+    /// Tokens that are forwarded beside the prompt's without being sampled: those of listed texts that are ranked.
+    pub fn ranked_tokens(&self) -> usize {
+        match (self.mode, &self.listed) {
+            (Mode::Likeliest, Some(listed)) => super::given::Given::forwarded(listed),
+            _ => 0,
+        }
+    }
+
+    /// Samples that draw tokens, each at most `max_tokens`.
+    pub fn drawing(&self) -> usize {
+        if self.mode == Mode::Likeliest && self.listed.is_some() { 0 } else { self.n }
+    }
 }
 
 /// Continuations of one prompt to be scored, in token ids.

@@ -5,8 +5,8 @@ use super::job::{Context, Lane, Role};
 use super::request::{Completion, Finish, Generate, Hold, Mode, Reply, StreamKey, Usage};
 use super::sample::{Pick, Sampler, masked_log_sum_exp};
 use super::text::{Stops, Text};
-use crate::base::Result;
 use crate::base::rng::stream;
+use crate::base::{Error, ErrorKind, Result};
 use std::sync::Arc;
 
 /// What all samples of a request share.
@@ -104,8 +104,13 @@ impl Sampling {
     }
 
     /// Ends a sample that cannot be continued.
-    pub fn give_up(&mut self, lane: &mut Lane, sample: Sample, why: String, context: &mut Context<'_>) {
-        self.go_on(lane, sample, Some(Finish::Failed(why)), context);
+    pub fn give_up(&mut self, lane: &mut Lane, sample: Sample, error: &Error, context: &mut Context<'_>) {
+        let why = error.message().to_string();
+        let finish = match error.kind() {
+            ErrorKind::Limit => Finish::NoMemory(why),
+            ErrorKind::Input | ErrorKind::Fault => Finish::Failed(why),
+        };
+        self.go_on(lane, sample, Some(finish), context);
     }
 
     fn go_on(&mut self, lane: &mut Lane, sample: Sample, finish: Option<Finish>, context: &mut Context<'_>) {
@@ -119,7 +124,7 @@ impl Sampling {
                 lane.role = Role::Root;
                 let branch = lane.branch.take();
                 let hold = match (&finish, branch) {
-                    (Finish::Failed(_), Some(branch)) => {
+                    (Finish::Failed(_) | Finish::NoMemory(_), Some(branch)) => {
                         context.tree.release(branch);
                         None
                     }

@@ -4,7 +4,7 @@
 //! engine. `lists`: ranked and scored texts.
 
 use super::constraint::{Constraint, Judgement};
-use super::request::{Finish, Generate, Listed, Mode, Sampling, Score, Update};
+use super::request::{Finish, Generate, Listed, Mode, Sampling, Score, Update, Usage};
 use super::testing::{Bench, collect, letters, outcome, path_logits, request};
 use crate::base::ErrorKind;
 use std::sync::Arc;
@@ -132,9 +132,50 @@ fn what_can_never_fit_is_refused_with_the_numbers_and_others_go_on() {
     // A text that outgrows the pages fails alone.
     let long = bench.run(Generate { max_tokens: 500, constraint: Some(Arc::new(Endless)), ..request(&prompt(100, 1)) });
     let long = long.unwrap().remove(0);
-    assert!(matches!(&long.finish, Finish::Failed(why) if why.contains("--kv-budget")), "{:?}", long.finish);
+    assert!(matches!(&long.finish, Finish::NoMemory(why) if why.contains("--kv-budget")), "{:?}", long.finish);
     assert!(long.ids.len() >= 28);
     assert!(bench.run(request(&prompt(60, 1))).is_ok());
+}
+
+#[test]
+fn a_cost_told_beforehand_is_what_is_computed_then() {
+    let bench = Bench::new(200, |_| {});
+    let listed = |texts: &[&str]| {
+        let one =
+            |text: &&str| Listed { text: text.to_string(), ids: text.bytes().map(|b| u32::from(b - b'a')).collect() };
+        Some(texts.iter().map(one).collect::<Vec<_>>())
+    };
+    let rank = |tokens: &[u32]| Generate {
+        mode: Mode::Likeliest,
+        n: 2,
+        listed: listed(&["abc", "abd", "ba", "b"]),
+        constraint: Some(Arc::new(Endless)),
+        ..request(tokens)
+    };
+    let (long, longer) = (prompt(50, 2), [prompt(50, 2), prompt(20, 7)].concat());
+    // One after the other: nothing cached, a part, all of it, texts that are ranked.
+    let one_by_one = [
+        request(&long),
+        request(&longer),
+        request(&longer),
+        Generate { n: 3, ..request(&prompt(9, 5)) },
+        rank(&longer),
+    ];
+    for asked in one_by_one {
+        let cost = bench.engine.costs(vec![asked.clone()]).blocking_recv().unwrap()[0];
+        let usage = bench.run(asked).unwrap().iter().fold(Usage::default(), |mut sum, done| {
+            sum += done.usage;
+            sum
+        });
+        assert_eq!(cost.fixed, usage.prompt + usage.scored, "{usage:?}");
+        assert!(usage.sampled <= cost.drawing * 12);
+    }
+    // Asked for together: what the second shares with the first is computed once.
+    let together = vec![request(&prompt(40, 11)), request(&[prompt(40, 11), prompt(6, 1)].concat())];
+    let costs = bench.engine.costs(together.clone()).blocking_recv().unwrap();
+    // Prompts of one alphabet may share their first letter with what is cached.
+    assert!((39..=40).contains(&costs[0].fixed), "{costs:?}");
+    assert_eq!(costs[1].fixed, 6);
 }
 
 /// Letters without end.

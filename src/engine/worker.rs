@@ -16,7 +16,7 @@ use super::counters::{Counters, Meter};
 use super::given::Given;
 use super::hold::Holds;
 use super::job::{Context, Job, Lane, Role, Work};
-use super::request::{Generate, Mode, Reply, Score, ScoreReply};
+use super::request::{Cost, Generate, Mode, Reply, Score, ScoreReply};
 use super::sample::Sampler;
 use super::sampling::Sampling;
 use super::vocab::Vocab;
@@ -91,6 +91,7 @@ impl Worker {
                 Message::Generate(_, mut reply) => reply.fail(error.clone()),
                 // A receiver that is gone wants no answer.
                 Message::Score(_, reply) => drop(reply.send(Err(error.clone()))),
+                Message::Costs(_, reply) => drop(reply),
                 Message::Release(_) => {}
                 Message::Stop => return,
             }
@@ -127,6 +128,8 @@ impl Worker {
                 Some(error) => drop(reply.send(Err(error))),
                 None => self.take_score(request, reply),
             },
+            // A receiver that is gone wants no answer.
+            Message::Costs(requests, reply) => drop(reply.send(self.costs(&requests))),
             Message::Release(claim) => {
                 self.holds.release(claim, &mut self.tree);
                 self.unpark();
@@ -163,6 +166,18 @@ impl Worker {
         let prompt = Arc::clone(&request.prompt);
         let (given, lanes) = Given::score(request, reply);
         self.jobs.push(Job::new(&prompt, lanes, Work::Given(given)));
+    }
+
+    /// What each request would cost: of its prompt what neither the tree nor a prompt before it has, and at least one token,
+    /// since the last one's logits are wanted.
+    fn costs(&self, requests: &[Generate]) -> Vec<Cost> {
+        let common = |a: &[u32], b: &[u32]| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+        let one = |(at, request): (usize, &Generate)| {
+            let before = requests[..at].iter().map(|other| common(&other.prompt, &request.prompt)).max().unwrap_or(0);
+            let missing = request.prompt.len().saturating_sub(self.tree.found(&request.prompt).max(before)).max(1);
+            Cost { fixed: (missing + request.ranked_tokens()) as u64, drawing: request.drawing() as u64 }
+        };
+        requests.iter().enumerate().map(one).collect()
     }
 
     /// Why a prompt, with so many tokens after it, can never be served.

@@ -160,6 +160,11 @@ impl TokenTree {
         matched
     }
 
+    /// How many of `ids` a new branch would find here. Changes nothing, so that asking has no effect on what is evicted.
+    pub fn found(&self, ids: &[u32]) -> usize {
+        self.longest_match(SegmentId::ROOT, 0, ids).1
+    }
+
     /// Appends new tokens to `b` and their places, in order, to `slots`. Evicts cached pages as needed; all or nothing.
     pub fn append(&mut self, b: BranchId, ids: &[u32], slots: &mut Vec<Slot>) -> Result<(), NoPages> {
         if ids.is_empty() {

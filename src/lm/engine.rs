@@ -1,6 +1,6 @@
 //! Our own engine as a language model: prompts become token ids, memory is checked before anything is taken.
 
-use super::{Counters, Format, Generate, Info, Lm, Mode, Part, Prompt, Score, Scores, Update};
+use super::{Cost, Counters, Format, Generate, Info, Lm, Mode, Part, Prompt, Score, Scores, Update};
 use crate::attention::Method;
 use crate::base::size::{Human, Size};
 use crate::base::{Error, Result};
@@ -161,6 +161,18 @@ impl Lm for EngineLm {
                 receiver
             }
         }
+    }
+
+    fn costs(&self, requests: &[&Generate]) -> oneshot::Receiver<Vec<Cost>> {
+        let spelled: Result<Vec<request::Generate>> =
+            requests.iter().map(|&request| self.request(request.clone())).collect();
+        let Ok(spelled) = spelled else {
+            let (sender, receiver) = oneshot::channel();
+            // What cannot be spelled costs nothing, and says so itself when it is sent.
+            let _ = sender.send(vec![Cost::default(); requests.len()]);
+            return receiver;
+        };
+        self.engine.costs(spelled)
     }
 
     fn score(&self, request: Score) -> oneshot::Receiver<Result<Scores>> {

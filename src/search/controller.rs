@@ -11,12 +11,13 @@
 //! | `command.rs` | runs the programs that score thoughts |
 //! | `steer.rs` | the user's commands and their undoing |
 //! | `flight.rs` | requests that run at the same time |
-//! | `budget.rs` | counts, limits and the clock |
+//! | `budget.rs`, `afford.rs` | counts, limits and the clock; what can be sent within the token budget |
 //! | `finish.rs` | the outcome |
 //!
 //! Every change of the tree is an event first: [`Controller::emit`] applies it to the controller's own tree, records it
 //! and sends it, so a tree rebuilt from the record is the controller's.
 
+mod afford;
 mod budget;
 mod command;
 mod finish;
@@ -35,13 +36,14 @@ use super::policy::{self, Plan, Step};
 use super::record::Recorder;
 use super::run::RunSpec;
 use super::tree::{NodeId, Status, ThoughtTree};
-use crate::base::{Error, Result, rng};
+use crate::base::{Error, ErrorKind, Result, rng};
 use crate::lm::pattern::Pattern;
 use crate::lm::{Finish, Hold, Lm, Scores};
 use crate::strategy::{Constrain, Generate, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
 use flight::{Ask, Flight, Landed, Lost};
+use grow::Fate;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,6 +95,10 @@ pub struct Controller {
     requests: u64,
     /// Replies of judges that could not be read.
     unreadable: u64,
+    /// Why some thought was not expanded for lack of K/V memory.
+    starved: Option<String>,
+    /// What became of the proposals of the thought that was expanded last.
+    fate: Fate,
     /// Few-shot examples that were left out, as last told.
     examples_told: Option<usize>,
     record: Option<Recorder>,
@@ -181,6 +187,8 @@ impl Controller {
             hurry: false,
             requests: 0,
             unreadable: 0,
+            starved: None,
+            fate: Fate::default(),
             examples_told: None,
             record,
             events,
@@ -238,8 +246,15 @@ impl Controller {
             }
         };
         self.holds.clear();
-        if self.unreadable > 0 {
-            self.note(format!("{} replies of judges could not be read", self.unreadable));
+        match self.unreadable {
+            0 => {}
+            1 => self.note("1 reply of a judge could not be read"),
+            many => self.note(format!("{many} replies of judges could not be read")),
+        }
+        if reason == Reason::Exhausted
+            && let Some(why) = self.fate.all_dropped()
+        {
+            self.note(format!("nothing was left to expand because {why}"));
         }
         self.progress();
         self.emit(Event::Counters { counters: self.lm.counters() });
@@ -251,6 +266,10 @@ impl Controller {
     /// One step of the policy; the reason where it was the last.
     async fn step(&mut self) -> Option<Reason> {
         match policy::next(&self.tree, &self.plan) {
+            // What memory kept from growing was not exhausted.
+            Step::End(Reason::Exhausted) if self.starved.is_some() => {
+                return self.starved.take().map(|detail| Reason::Memory { detail });
+            }
             Step::End(reason) => return Some(reason),
             Step::Prune(low) => {
                 for (node, why) in low {
@@ -446,9 +465,14 @@ impl Controller {
     fn fail(&mut self, error: &Error) {
         let detail = error.message().to_string();
         self.ending.get_or_insert(match error.kind() {
-            crate::base::ErrorKind::Limit => Reason::Memory { detail },
-            _ => Reason::Failed { message: detail },
+            ErrorKind::Limit => Reason::Memory { detail },
+            ErrorKind::Input | ErrorKind::Fault => Reason::Failed { message: detail },
         });
+    }
+
+    /// Ends the run because the strategy asks for what cannot be made of it.
+    fn refuse(&mut self, error: &Error) {
+        self.ending.get_or_insert(Reason::Refused { message: error.message().to_string() });
     }
 }
 
@@ -460,7 +484,7 @@ fn told(finish: &Finish) -> String {
         Finish::Length => "cut at max_tokens".into(),
         Finish::Context(limit) => format!("the context of {limit} tokens is full"),
         Finish::Refuted(why) => format!("refuted: {why}"),
-        Finish::Failed(why) => format!("failed: {why}"),
+        Finish::NoMemory(why) | Finish::Failed(why) => format!("failed: {why}"),
     }
 }
 

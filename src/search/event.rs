@@ -2,6 +2,7 @@
 //! events; the thought tree rebuilt from them equals the controller's.
 
 use super::tree::{NodeId, Status};
+use crate::base::text::counted;
 use crate::lm::{Counters, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -190,6 +191,10 @@ pub enum Reason {
     Memory {
         detail: String,
     },
+    /// The strategy asks for what cannot be made of it (a prompt that does not render).
+    Refused {
+        message: String,
+    },
     /// The user left.
     Quit,
     Failed {
@@ -204,6 +209,7 @@ impl Reason {
             Self::Solved => 0,
             Self::Exhausted | Self::AllPruned { .. } | Self::Depth { .. } | Self::Stopped { .. } => 1,
             Self::Tokens { .. } | Self::Thoughts { .. } | Self::Seconds { .. } | Self::Memory { .. } => 3,
+            Self::Refused { .. } => 2,
             Self::Failed { .. } => 4,
             Self::Quit => 130,
         }
@@ -218,9 +224,12 @@ impl std::fmt::Display for Reason {
             Self::AllPruned { depth } => write!(f, "all thoughts pruned at depth {depth}"),
             Self::Depth { depth } => write!(f, "depth {depth} reached without a right answer"),
             Self::Stopped { why } => write!(f, "stopped: {why}"),
-            Self::Tokens { limit } => write!(f, "limit of {limit} tokens reached"),
-            Self::Thoughts { limit } => write!(f, "limit of {limit} thoughts reached"),
-            Self::Seconds { limit } => write!(f, "limit of {limit} seconds reached"),
+            Self::Tokens { limit } => write!(f, "limit of {} reached", counted(*limit, "token", "tokens")),
+            Self::Thoughts { limit } => write!(f, "limit of {} reached", counted(*limit, "thought", "thoughts")),
+            Self::Seconds { limit } => {
+                write!(f, "limit of {limit} second{} reached", if *limit == 1.0 { "" } else { "s" })
+            }
+            Self::Refused { message } => f.write_str(message),
             Self::Memory { detail } => write!(f, "out of K/V memory: {detail}"),
             Self::Quit => f.write_str("left by the user"),
             Self::Failed { message } => write!(f, "failed: {message}"),
@@ -306,4 +315,37 @@ pub enum Command {
     /// Undo the last steering act.
     Undo,
     Quit,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_solved_decides_the_exit_code_and_not_the_reason_alone() {
+        let code = |solved: bool, reason: Reason| {
+            let outcome = Outcome {
+                solved,
+                reason,
+                node: None,
+                answer: None,
+                answer_text: None,
+                error_score: Some(0),
+                why: String::new(),
+                thoughts: 0,
+                proposals: 0,
+                usage: Usage::default(),
+                seconds: 0.0,
+            };
+            outcome.exit_code()
+        };
+        assert_eq!(code(true, Reason::Solved), 0);
+        assert_eq!(code(false, Reason::Solved), 1, "right by the check, and the data says otherwise");
+        assert_eq!(code(false, Reason::Exhausted), 1);
+        assert_eq!(code(false, Reason::Tokens { limit: 1 }), 3);
+        assert_eq!(code(false, Reason::Memory { detail: String::new() }), 3);
+        assert_eq!(code(false, Reason::Failed { message: String::new() }), 4);
+        assert_eq!(code(false, Reason::Refused { message: String::new() }), 2);
+        assert_eq!(code(false, Reason::Quit), 130);
+    }
 }

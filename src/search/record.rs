@@ -53,6 +53,28 @@ impl Recorder {
         Err(Error::fault(format!("records folder {} has no free name", folder.display())))
     }
 
+    /// Records into this file, which must not be there yet (a device may be).
+    ///
+    /// # Errors
+    /// There is such a file, which is left as it is; or it cannot be made.
+    pub fn create_new_at(path: &Path, mut header: Header) -> Result<Self> {
+        Self::check_new(path)?;
+        header.id = folder::new_id(0);
+        let device = path.exists();
+        let file = OpenOptions::new().write(true).create_new(!device).open(path);
+        let file = file.map_err(|e| Error::fault(format!("record {} cannot be made: {e}", path.display())))?;
+        Self::begin(path.to_path_buf(), file, &header)
+    }
+
+    /// Refuses a file that is there already.
+    pub fn check_new(path: &Path) -> Result<()> {
+        if path.is_file() || path.is_dir() {
+            let path = path.display();
+            return Err(Error::input(format!("record {path} is there already: give another name, or remove it first")));
+        }
+        Ok(())
+    }
+
     /// Records into this file, replacing it.
     pub fn create_at(path: &Path, mut header: Header) -> Result<Self> {
         header.id = folder::new_id(0);

@@ -1,9 +1,11 @@
 //! `totara check FILE…`: everything that is wrong or odd about strategy files, without running them.
 
-use super::Strategy;
-use super::fault::{Fault, Severity};
+use super::fault::{Fault, Severity, Span};
 use super::parse::parse_file;
+use super::{Evaluator, PromptSource, Strategy, prompt};
 use crate::base::{Error, ErrorKind};
+use crate::task;
+use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -24,6 +26,49 @@ pub struct Report {
     pub files: Vec<Checked>,
 }
 
+/// Prompts that do not render for the example of the strategy's task, whatever their names look like.
+fn unrendered(strategy: &Strategy) -> Vec<Fault> {
+    let task = strategy.task.as_deref().and_then(|name| task::by_name(name).ok());
+    let Some(puzzle) = task.and_then(|task| task.parse(task.example()).ok()) else { return Vec::new() };
+    let mut inputs = strategy.inputs(puzzle.inputs());
+    // A thought such as the search would have, and none, as at the beginning.
+    let step = puzzle.next_steps("").into_iter().next().unwrap_or_default();
+    let generators = strategy.generators().map(|generate| &generate.prompt);
+    let judges = strategy.evaluators().filter_map(|evaluator| match evaluator {
+        Evaluator::Value { prompt, .. } | Evaluator::Vote { prompt, .. } => Some(prompt),
+        Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => None,
+    });
+    let mut faults: Vec<Fault> = Vec::new();
+    for prompt in generators.chain(judges) {
+        for text in ["", step.as_str()] {
+            if let Value::Object(map) = &mut inputs {
+                map.insert("path".into(), text.into());
+                map.insert("thought".into(), text.into());
+                map.insert("thoughts".into(), json!([text, text]));
+            }
+            let known = faults.iter().any(|fault| fault.file == prompt.origin);
+            if let Err(error) = prompt::render(prompt, &inputs, usize::MAX)
+                && !known
+            {
+                faults.push(at_prompt(prompt, &error));
+            }
+        }
+    }
+    faults
+}
+
+fn at_prompt(prompt: &PromptSource, error: &Error) -> Fault {
+    let message = error.message().strip_prefix(prompt.origin.as_str()).unwrap_or(error.message()).trim_start();
+    // The error begins with the template's line.
+    let line = message.strip_prefix("line ").and_then(|rest| rest.split_once(": "));
+    let (line, message) = match line.and_then(|(line, what)| Some((line.parse().ok()?, what))) {
+        Some(found) => found,
+        None => (1, message),
+    };
+    let span = Span { line, column: 1, len: 1, file: 0 };
+    Fault::new(Severity::Error, &prompt.origin, &prompt.text, span, message)
+}
+
 /// Checks files, in order.
 pub fn check(paths: &[impl AsRef<Path>]) -> Report {
     let files = paths
@@ -31,7 +76,11 @@ pub fn check(paths: &[impl AsRef<Path>]) -> Report {
         .map(|path| {
             let path = path.as_ref().to_path_buf();
             match parse_file(&path) {
-                Ok(parsed) => Checked { path, strategy: parsed.strategy, faults: parsed.faults, unreadable: None },
+                Ok(parsed) => {
+                    let mut faults = parsed.faults;
+                    faults.extend(parsed.strategy.as_ref().map(unrendered).unwrap_or_default());
+                    Checked { path, strategy: parsed.strategy, faults, unreadable: None }
+                }
                 Err(error) => Checked { path, strategy: None, faults: Vec::new(), unreadable: Some(error) },
             }
         })
@@ -46,6 +95,27 @@ impl Report {
 
     pub fn warnings(&self) -> usize {
         self.files.iter().map(|file| file.count(Severity::Warning)).sum()
+    }
+
+    /// Each finding as an object: `file`, `line` and `column` (from 1, null where the file cannot be read), `severity`
+    /// (`error` or `warning`), `message`.
+    pub fn findings(&self) -> Vec<Value> {
+        let fault = |fault: &Fault| {
+            let severity = match fault.severity {
+                Severity::Error => "error",
+                Severity::Warning => "warning",
+            };
+            let Span { line, column, .. } = fault.span;
+            json!({"file": fault.file, "line": line, "column": column, "severity": severity, "message": fault.message})
+        };
+        let file = |file: &Checked| {
+            let unreadable = file.unreadable.as_ref().map(|error| {
+                let path = file.path.display().to_string();
+                json!({"file": path, "line": null, "column": null, "severity": "error", "message": error.message()})
+            });
+            file.faults.iter().map(fault).chain(unreadable).collect::<Vec<_>>()
+        };
+        self.files.iter().flat_map(file).collect()
     }
 
     /// 0: no errors (warnings are none); 1: faults were found; 2: a file could not be read at all.

@@ -69,6 +69,10 @@ pub fn parse_with(text: &str, origin: &str, home: &Home, set: &[(String, String)
     let place = |file: &str| sources.iter().position(|source| source.origin == file).unwrap_or(usize::MAX);
     faults.sort_by_key(|fault| (place(&fault.file), fault.span.line, fault.span.column));
     let failed = faults.iter().any(|fault| fault.severity == Severity::Error);
+    if failed {
+        // What looks odd in a file that could not be read whole may be the error's doing (`budgte:` is no missing budget).
+        faults.retain(|fault| fault.severity == Severity::Error);
+    }
     Parsed { strategy: strategy.filter(|_| !failed), faults }
 }
 

@@ -68,8 +68,13 @@ pub fn check(text: &str, known: &[&str]) -> Vec<TemplateFault> {
         Ok(template) => template,
         Err(error) => return vec![TemplateFault { line: error.line().unwrap_or(1), message: what(&error) }],
     };
+    // A text or list has no fields: `path.text` goes on where there is nothing.
+    let there = |name: &str| {
+        let begins = |k: &&str| k.strip_prefix(name).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'));
+        known.iter().any(begins)
+    };
     let mut unknown: Vec<String> =
-        template.undeclared_variables(true).into_iter().filter(|name| !is_known(name, known)).collect();
+        template.undeclared_variables(true).into_iter().filter(|name| !there(name)).collect();
     unknown.retain(|name| !env.globals().any(|(global, _)| global == name));
     unknown.sort();
     unknown
@@ -255,6 +260,9 @@ mod tests {
         );
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].line, 2);
+        let below = check("a\n{{ path.text }} {{ puzzle.input.x }}", &["path", "puzzle.input"]);
+        assert_eq!(below.iter().map(|f| f.line).collect::<Vec<_>>(), [2, 2]);
+        assert!(below[0].message.contains("no input `path.text`"), "{below:?}");
         assert!(uses(&prompt("{{ path }}"), "path") && !uses(&prompt("path"), "path"));
     }
 

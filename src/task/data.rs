@@ -8,8 +8,11 @@ use super::csv;
 use crate::base::nearest::hint;
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
+use serde::de::{Error as _, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
+use std::fmt;
 use std::io::Read;
 use std::path::Path;
 
@@ -86,9 +89,14 @@ fn table(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
     let Some((header, records)) = records.split_first() else {
         return Err(Error::input(format!("{name}: is empty; its first line must be {}", header_line(columns))));
     };
-    let find = |names: &[&str]| {
-        header.fields.iter().position(|field| names.iter().any(|name| field.trim().eq_ignore_ascii_case(name)))
-    };
+    let is = |field: &str, names: &[&str]| names.iter().any(|name| field.trim().eq_ignore_ascii_case(name));
+    for names in [columns.id, columns.answer].into_iter().chain(columns.inputs.iter().copied()) {
+        if header.fields.iter().filter(|field| is(field, names)).count() > 1 {
+            let (line, column) = (header.line, names[0]);
+            return Err(Error::input(format!("{name} line {line}: the column `{column}` stands twice; keep one")));
+        }
+    }
+    let find = |names: &[&str]| header.fields.iter().position(|field| is(field, names));
     let need = |names: &'static [&'static str]| {
         find(names).ok_or_else(|| {
             Error::input(format!(
@@ -145,7 +153,7 @@ fn json_lines(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = format!("{name} line {}", at + 1);
         let refuse = |what: String| Error::input(format!("{place}: {what}"));
-        let object: Map<String, Value> = serde_json::from_str(line).map_err(|e| {
+        let Object(object) = serde_json::from_str(line).map_err(|e| {
             refuse(format!("is not a JSON object on one line ({e}); write a line such as {}", json_example(columns)))
         })?;
         let find = |names: &[&str]| {
@@ -178,6 +186,36 @@ fn json_lines(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
         rows.push(Row { id, inputs, answer, place });
     }
     Ok(rows)
+}
+
+/// A JSON object in which no key stands twice: which of two values is meant, nobody can say.
+struct Object(Map<String, Value>);
+
+impl<'de> Deserialize<'de> for Object {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Entries;
+        impl<'de> Visitor<'de> for Entries {
+            type Value = Map<String, Value>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+                let mut map = Map::new();
+                let mut known = HashSet::new();
+                while let Some(key) = entries.next_key::<String>()? {
+                    if !known.insert(key.to_ascii_lowercase()) {
+                        return Err(A::Error::custom(format!("the field `{}` stands twice", sanitize_line(&key))));
+                    }
+                    let value = entries.next_value()?;
+                    map.insert(key, value);
+                }
+                Ok(map)
+            }
+        }
+        deserializer.deserialize_map(Entries).map(Self)
+    }
 }
 
 fn json_example(columns: &Columns) -> String {
@@ -226,6 +264,19 @@ mod tests {
         assert_eq!(rows(text), [row("a", "[2, 1]", Some("[1, 2]")), row("b", "3", Some(""))]);
         assert_eq!(rows("ID,Unsorted\n0,1\n"), [row("0", "1", None)]);
         assert_eq!(rows("ID,Unsorted,Sorted\n0,1\n"), [row("0", "1", Some(""))]);
+    }
+
+    #[test]
+    fn what_stands_twice_is_refused_with_its_line() {
+        let check = |text: &str, parts: [&str; 2]| {
+            let told = refusal(text);
+            assert!(parts.iter().all(|part| told.contains(part)), "{told}");
+        };
+        let good = "{\"id\": 0, \"unsorted\": \"1 2\"}\n";
+        let twice = "{\"id\": 1, \"unsorted\": \"1 2\", \"unsorted\": \"3 4\"}\n";
+        check(&format!("{good}{twice}"), ["line 2", "the field `unsorted` stands twice"]);
+        check("{\"id\": 1, \"ID\": 2, \"unsorted\": [1]}", ["line 1", "the field `ID` stands twice"]);
+        check("ID,Unsorted,unsorted\n1,2 1,3 4\n", ["line 1", "the column `Unsorted` stands twice"]);
     }
 
     #[test]

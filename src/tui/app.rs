@@ -17,6 +17,8 @@ use ratatui::layout::Rect;
 
 /// How long a message stays in the last line, in seconds.
 const MESSAGE_SECONDS: f64 = 4.0;
+/// A note of the search that comes so soon after an act is the answer to it, in seconds.
+const ANSWER_SECONDS: f64 = 0.5;
 /// How often the start screen asks for the strategies again, in seconds.
 const RELOAD_SECONDS: f64 = 2.0;
 /// Time of one picture of the spinner, in seconds.
@@ -104,6 +106,8 @@ pub struct App {
     jobs: u64,
     banner_due: bool,
     reload_at: f64,
+    /// When the search last took up an act of the user.
+    acted_at: f64,
     spin: u64,
 }
 
@@ -120,7 +124,7 @@ impl App {
             area: Rect::new(0, 0, width, height),
             now: 0.0,
             screen: Screen::Start,
-            start: Start::default(),
+            start: Start::with_seed(options.seed),
             run: None,
             popup: None,
             message: None,
@@ -129,6 +133,7 @@ impl App {
             jobs: 0,
             banner_due: false,
             reload_at: f64::INFINITY,
+            acted_at: f64::NEG_INFINITY,
             spin: 0,
         })
     }
@@ -204,6 +209,12 @@ impl App {
         let Some(run) = self.run.as_mut().filter(|r| r.replay.is_none()) else { return };
         run.state.apply(event, self.now);
         self.dirty = true;
+        match event {
+            SearchEvent::Act { .. } => self.acted_at = self.now,
+            // The search's answer to what the user just did, which the log alone would hide in a small window.
+            SearchEvent::Note { text } if self.now - self.acted_at < ANSWER_SECONDS => self.say(text.clone()),
+            _ => {}
+        }
         if matches!(event, SearchEvent::Ended { .. }) {
             self.banner_due = true;
             if matches!(self.popup, Some(Popup::ConfirmQuit)) {
@@ -230,10 +241,13 @@ impl App {
             self.dirty = true;
         }
         if let Some(run) = &mut self.run {
-            self.dirty |= run.state.tick(now);
-            if let Some(replay) = &mut run.replay {
-                self.dirty |= replay.tick(&mut run.state, now);
-                run.refresh();
+            match &mut run.replay {
+                Some(replay) => {
+                    self.dirty |= replay.tick(&mut run.state, now);
+                    run.refresh();
+                }
+                // A replay has a clock of its own.
+                None => self.dirty |= run.state.tick(now),
             }
         }
         if let Screen::Loading(loading) = &self.screen {
@@ -252,8 +266,10 @@ impl App {
         let mut times = vec![];
         times.extend(self.message.as_ref().map(|m| m.until));
         if let Some(run) = &self.run {
-            times.extend(run.state.wake_at());
-            times.extend(run.replay.as_ref().and_then(Replay::wake_at));
+            times.extend(match &run.replay {
+                Some(replay) => replay.wake_at(),
+                None => run.state.wake_at(),
+            });
         }
         if let Screen::Loading(loading) = &self.screen {
             times.push(loading.since + (self.spin + 1) as f64 * SPIN_SECONDS);
@@ -273,6 +289,14 @@ impl App {
         self.start.take(catalog);
         self.reload_at = self.now + RELOAD_SECONDS;
         self.dirty = true;
+        if self.screen == Screen::Start
+            && self.start.take_haste()
+            && let FormOutcome::Start(choice) = self.start.enter()
+        {
+            // Enter was pressed before there was anything to choose from: what came first is what was meant.
+            self.begin(choice);
+            return;
+        }
         self.ask_preview();
     }
 

@@ -94,7 +94,7 @@ fn header(canvas: &mut Canvas<'_>, app: &App, run: &RunScreen, area: Rect) {
     let (badge, style) = badge(app, run);
     let clock = match run.replay {
         Some(_) => String::new(),
-        None => seconds(run.state.progress.seconds),
+        None => seconds(run.state.seconds()),
     };
     let right = format!(" {clock}  {badge} ");
     let right_cells = text::width(&right) as u16;

@@ -4,7 +4,7 @@
 //! asynchronous one (which it then blocks). Events are taken in as fast as they come; pictures are drawn when something
 //! changed, at most thirty a second, and fewer where they would write too much.
 
-use super::app::{App, Effect};
+use super::app::{App, Effect, Screen};
 use super::canvas::Canvas;
 use super::draw::draw;
 use super::replay::Recording;
@@ -35,6 +35,8 @@ const BYTES_PER_SECOND: f64 = 18_000.0;
 const DRAIN: Duration = Duration::from_millis(10);
 /// How long leaving waits for a search to end properly, so that its record is whole.
 const LEAVE: Duration = Duration::from_millis(1500);
+/// How long leaving waits for a start that was cancelled to tidy up.
+const LEAVE_START: Duration = Duration::from_secs(5);
 /// How often the thread that reads keys looks whether it shall end.
 const READER_POLL: Duration = Duration::from_millis(100);
 /// Larger texts do not fit into what terminals take for the clipboard.
@@ -142,6 +144,8 @@ struct Session {
     notify: UnboundedSender<Notice>,
     run: Option<RunHandle>,
     progress: Option<Progress>,
+    /// Starts whose threads may still be at work; all but the newest are cancelled.
+    starts: Vec<std::thread::JoinHandle<()>>,
     clock: Instant,
     /// When the next picture may be drawn, in seconds on the clock.
     next_frame: f64,
@@ -183,6 +187,7 @@ impl Session {
             notify,
             run: None,
             progress: None,
+            starts: Vec::new(),
             clock: Instant::now(),
             next_frame: 0.0,
             last_frame: 0.0,
@@ -366,13 +371,21 @@ impl Session {
 
     /// Asks the host on a thread of its own: it may be slow, the screen must not be.
     fn ask(&self, question: impl FnOnce(&dyn Host) -> Notice + Send + 'static) -> Result<()> {
-        let Some(host) = self.host.clone() else { return Ok(()) };
+        self.ask_on("lists", question).map(drop)
+    }
+
+    fn ask_on(
+        &self,
+        thread: &str,
+        question: impl FnOnce(&dyn Host) -> Notice + Send + 'static,
+    ) -> Result<Option<std::thread::JoinHandle<()>>> {
+        let Some(host) = self.host.clone() else { return Ok(None) };
         let notify = self.notify.clone();
-        std::thread::Builder::new().name("lists".into()).spawn(move || {
+        let thread = std::thread::Builder::new().name(thread.into()).spawn(move || {
             // The screen may be gone by the time the answer is there.
             notify.send(question(host.as_ref())).ok();
         })?;
-        Ok(())
+        Ok(Some(thread))
     }
 
     fn start(&mut self, job: u64, choice: Choice, next: bool) -> Result<()> {
@@ -381,7 +394,7 @@ impl Session {
             tell.send(Notice::Progress { job, text, share }).ok();
         });
         self.progress = Some(progress.clone());
-        self.ask(move |host| {
+        let thread = self.ask_on("start", move |host| {
             let choice = if next { host.next(&choice) } else { Some(choice) };
             let Some(choice) = choice else {
                 let e = Error::input("there is no next puzzle here; choose another one");
@@ -389,7 +402,23 @@ impl Session {
             };
             let result = host.start(&choice, &progress);
             Notice::Started { job, choice, result }
-        })
+        })?;
+        self.starts.retain(|thread| !thread.is_finished());
+        self.starts.extend(thread);
+        Ok(())
+    }
+
+    /// Waits for cancelled starts, so that a download has removed what it had before the program ends. One that cannot
+    /// be cancelled (weights being read) has nothing to remove, and is left behind.
+    async fn join_starts(&mut self) {
+        let until = Instant::now() + LEAVE_START;
+        while self.starts.iter().any(|thread| !thread.is_finished()) && Instant::now() < until {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        for thread in self.starts.drain(..).filter(std::thread::JoinHandle::is_finished) {
+            // One that panicked has said so already.
+            thread.join().ok();
+        }
     }
 
     fn copy(&mut self, text: &str) -> Result<()> {
@@ -439,13 +468,15 @@ impl Session {
             };
             tokio::time::timeout(LEAVE, end).await.ok();
         }
+        self.join_starts().await;
+        let starting = matches!(self.app.screen, Screen::Loading(_));
         let outcome = self.app.outcome().cloned().or_else(|| {
             let run = self.app.run.as_ref().filter(|_| self.app.is_running())?;
             Some(run.state.unfinished(Reason::Quit))
         });
         match served? {
-            Ended::Left => Ok(Left { outcome, signal: None }),
-            Ended::Signal(number) => Ok(Left { outcome, signal: Some(number) }),
+            Ended::Left => Ok(Left { outcome, starting, signal: None }),
+            Ended::Signal(number) => Ok(Left { outcome, starting, signal: Some(number) }),
         }
     }
 }

@@ -20,6 +20,9 @@ const SCORE_BINS: usize = 20;
 /// Counters are shown at most this often, in seconds.
 const COUNTERS_EVERY: f64 = 0.25;
 
+/// The clock on the screen goes on by itself in steps of so many seconds.
+const CLOCK_STEP: f64 = 1.0;
+
 /// A text piece and its natural-log probability.
 pub type TokenPiece = (String, f32);
 
@@ -128,6 +131,10 @@ pub struct RunState {
     waiting: VecDeque<(NodeId, String, Vec<TokenPiece>)>,
     pending: Option<Counters>,
     shown_at: Option<f64>,
+    /// When, on the reader's clock, the search last told its seconds; `None` while they stand still.
+    told_at: Option<f64>,
+    /// Seconds that have passed since then, as shown.
+    since_told: f64,
     by_depth: Vec<u32>,
     /// Changes against the beginning, when there is one open thought, the root.
     statuses: [i64; 5],
@@ -155,6 +162,7 @@ impl RunState {
                     seed: *seed,
                 });
                 self.limits = *budget;
+                self.told_at = Some(now);
                 self.shape += 1;
                 self.say(LogKind::Info, format!("started {strategy} on {task} {puzzle}"), None);
             }
@@ -210,6 +218,8 @@ impl RunState {
                     usage: *usage,
                     seconds: *seconds,
                 };
+                self.since_told = 0.0;
+                self.told_at = self.told_at.map(|_| now);
             }
             Event::Counters { counters } => {
                 self.pending = Some(counters.clone());
@@ -223,10 +233,13 @@ impl RunState {
             }
             Event::Paused => {
                 self.paused = true;
+                self.told_at = None;
                 self.say(LogKind::Act, "paused".into(), None);
             }
             Event::Resumed => {
                 self.paused = false;
+                self.progress.seconds += std::mem::take(&mut self.since_told);
+                self.told_at = Some(now);
                 self.say(LogKind::Act, "resumed".into(), None);
             }
             Event::Note { text } => self.say(LogKind::Info, text.clone(), None),
@@ -238,6 +251,24 @@ impl RunState {
 
     /// Shows counters that came too soon after the last ones. True where something changed.
     pub fn tick(&mut self, now: f64) -> bool {
+        let clock = self.tick_clock(now);
+        self.tick_counters(now) || clock
+    }
+
+    /// Seconds the search has run, pauses left out: as it told them, and what has passed since.
+    pub fn seconds(&self) -> f64 {
+        self.progress.seconds + self.since_told
+    }
+
+    fn tick_clock(&mut self, now: f64) -> bool {
+        let Some(at) = self.told_at else { return false };
+        let steps = ((now - at) / CLOCK_STEP).floor().max(0.0) * CLOCK_STEP;
+        let moved = steps > self.since_told;
+        self.since_told = self.since_told.max(steps);
+        moved
+    }
+
+    fn tick_counters(&mut self, now: f64) -> bool {
         if self.pending.is_none() || self.shown_at.is_some_and(|at| now < at + COUNTERS_EVERY) {
             return false;
         }
@@ -259,8 +290,9 @@ impl RunState {
 
     /// When [`Self::tick`] next has something to do.
     pub fn wake_at(&self) -> Option<f64> {
-        self.pending.as_ref()?;
-        Some(self.shown_at? + COUNTERS_EVERY)
+        let clock = self.told_at.map(|at| at + self.since_told + CLOCK_STEP);
+        let counters = self.pending.as_ref().and(self.shown_at).map(|at| at + COUNTERS_EVERY);
+        clock.into_iter().chain(counters).min_by(f64::total_cmp)
     }
 
     /// The outcome of a run that did not get to tell its own.
@@ -395,6 +427,8 @@ impl RunState {
         self.progress.thoughts = outcome.thoughts;
         self.progress.usage = outcome.usage;
         self.progress.seconds = outcome.seconds;
+        self.told_at = None;
+        self.since_told = 0.0;
         self.outcome = Some(outcome);
         self.paused = false;
         self.live.clear();

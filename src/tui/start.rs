@@ -79,6 +79,8 @@ pub struct Start {
     /// Why the last start failed.
     pub error: Option<String>,
     previewed: Option<Choice>,
+    /// Enter was pressed before the lists were there.
+    haste: bool,
     /// Which question the answer is to; older answers are dropped.
     pub question: u64,
 }
@@ -91,7 +93,7 @@ impl Default for Start {
             task: String::new(),
             source: SourceKind::Generated,
             size: Field::line("8"),
-            seed: Field::line("1"),
+            seed: Field::line("0"),
             text: Field::lines(""),
             file: Field::line(""),
             file_id: Field::line(""),
@@ -101,12 +103,22 @@ impl Default for Start {
             preview: None,
             error: None,
             previewed: None,
+            haste: false,
             question: 0,
         }
     }
 }
 
 impl Start {
+    pub fn with_seed(seed: u64) -> Self {
+        Self { seed: Field::line(&seed.to_string()), ..Self::default() }
+    }
+
+    /// Whether Enter was pressed before the lists were there, and no other key after it.
+    pub fn take_haste(&mut self) -> bool {
+        std::mem::take(&mut self.haste)
+    }
+
     /// Shows a choice, as after "other strategy".
     pub fn show(&mut self, choice: &Choice) {
         self.task.clone_from(&choice.task);
@@ -236,6 +248,9 @@ impl Start {
     }
 
     pub fn key(&mut self, key: &KeyEvent) -> Outcome {
+        if std::mem::take(&mut self.haste) {
+            self.error = None;
+        }
         match key.code {
             KeyCode::Enter => return self.enter(),
             KeyCode::Tab => self.move_focus(1),
@@ -252,6 +267,11 @@ impl Start {
             return self.runs().get(self.run).map_or(Outcome::Handled, |r| Outcome::Open(r.id.clone()));
         }
         self.error = None;
+        if self.catalog.is_none() {
+            self.haste = true;
+            self.error = Some("the lists are still being read; the tree grows as soon as they are there".into());
+            return Outcome::Handled;
+        }
         if let Some(bad) = self.strategies().iter().find(|s| s.name == self.strategy).and_then(|s| s.error.as_deref()) {
             self.error = Some(bad.to_string());
             return Outcome::Handled;

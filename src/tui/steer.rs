@@ -7,6 +7,7 @@ use super::layout::{Pane, arrange, is_too_small};
 use super::palette;
 use super::popup::Popup;
 use super::run_screen::RunScreen;
+use super::text::counted;
 use crate::search::event::{Command, Limits};
 use crate::search::tree::{NodeId, Status};
 use crossterm::event::{KeyCode, KeyEvent};
@@ -137,8 +138,17 @@ impl App {
             Action::Prune => self.command(Command::Prune { node }),
             Action::Pin => self.command(if pinned { Command::Unpin { node } } else { Command::Pin { node } }),
             Action::Rescore => self.command(Command::Rescore { node }),
-            Action::Edit => self.popup = Some(Popup::Edit { node, field: Field::lines(&text) }),
+            Action::Edit => self.popup = Some(Popup::Edit { node, field: Field::lines(unended(&text)) }),
             _ => {}
+        }
+    }
+
+    /// A text that the user typed, with the line's end that a thought like this one has: the field does not show it.
+    fn ended_as(&self, like: NodeId, text: String) -> String {
+        let ended = |text: &str| text[unended(text).len()..].to_string();
+        match self.run.as_ref().and_then(|run| run.state.tree.get(like)) {
+            Some(thought) if !text.ends_with('\n') => text + &ended(&thought.text),
+            _ => text,
         }
     }
 
@@ -365,7 +375,7 @@ impl App {
                     let asked_number = field.text().starts_with('#');
                     self.close_popup();
                     if !asked_number {
-                        self.say(format!("{count} thoughts match"));
+                        self.say(format!("{} match", counted(count as u64, "thought", "thoughts")));
                     }
                 }
                 KeyCode::Esc => {
@@ -388,6 +398,7 @@ impl App {
                     KeyCode::Enter => {
                         let text = field.text();
                         self.close_popup();
+                        let text = self.ended_as(node, text);
                         self.command(Command::Edit { node, text });
                     }
                     _ => {
@@ -403,6 +414,8 @@ impl App {
                     KeyCode::Enter => {
                         let text = field.text();
                         self.close_popup();
+                        let like = self.run.as_ref().and_then(|r| r.state.tree.node(parent).children.first().copied());
+                        let text = self.ended_as(like.unwrap_or(parent), text);
                         self.command(Command::Add { parent, text });
                     }
                     _ => {
@@ -506,6 +519,11 @@ impl App {
             }
         }
     }
+}
+
+/// A thought's text without the line's end that belongs to it as a step (as in game24).
+fn unended(text: &str) -> &str {
+    text.trim_end_matches(['\n', '\r'])
 }
 
 /// Moves the border between the tree and the rest.

@@ -228,7 +228,7 @@ pub fn catalog() -> Catalog {
 
 /// An app on its start screen.
 pub fn start_app(width: u16, height: u16) -> App {
-    let options = ScreenOptions { theme: ThemeName::Dark, ..ScreenOptions::default() };
+    let options = ScreenOptions { theme: ThemeName::Dark, seed: 1, ..ScreenOptions::default() };
     let mut app = App::new(&options, width, height).unwrap();
     app.open(None);
     app.catalog(catalog());

@@ -207,6 +207,11 @@ pub fn short_number(n: f64) -> String {
     if n.fract() == 0.0 || n >= 100.0 { format!("{n:.0}") } else { format!("{n:.1}") }
 }
 
+/// `1 thought`, `2,000 thoughts`.
+pub fn counted(n: u64, one: &str, many: &str) -> String {
+    format!("{} {}", grouped(n), if n == 1 { one } else { many })
+}
+
 /// Seconds for people: `0.42 s`, `12.3 s`, `4:05 min`.
 pub fn seconds(s: f64) -> String {
     if s < 10.0 {

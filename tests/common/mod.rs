@@ -2,6 +2,8 @@
 
 #![expect(dead_code, reason = "each test binary uses its own part")]
 
+pub mod pty;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 

@@ -95,12 +95,14 @@ impl Simd {
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         match self.0 {
             Set::Portable => kernel.run::<Portable>(),
-            // SAFETY (all): a `Simd` is only made by `available`, which has asked the machine for these features.
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: a `Simd` is only made by `available`, which has asked the machine for these features.
             Set::Avx2 => unsafe { x86::avx2(kernel) },
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Set::Avx2Vnni => unsafe { x86::avx2_vnni(kernel) },
             #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Set::Avx512 | Set::Amx => unsafe { x86::avx512(kernel) },
             #[cfg(target_arch = "aarch64")]
             Set::Neon => kernel.run::<super::lanes::neon::Neon>(),

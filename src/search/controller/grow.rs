@@ -22,6 +22,43 @@ pub struct Proposal {
     pub finish: Finish,
 }
 
+/// What became of the proposals for one thought: why a search that has nothing left to expand came to that.
+#[derive(Debug, Default)]
+pub struct Fate {
+    pub parent: Option<NodeId>,
+    grown: u64,
+    repeated: u64,
+    /// Dropped for another reason, as first told.
+    dropped: u64,
+    why: Option<String>,
+}
+
+impl Fate {
+    /// The fate of this thought's proposals; another thought's is forgotten.
+    fn of(&mut self, parent: NodeId) -> &mut Self {
+        if self.parent != Some(parent) {
+            *self = Self { parent: Some(parent), ..Self::default() };
+        }
+        self
+    }
+
+    /// In words, where there were proposals and none of them became a thought.
+    pub fn all_dropped(&self) -> Option<String> {
+        let all = self.repeated + self.dropped;
+        let what = match (&self.why, all) {
+            _ if self.grown > 0 => return None,
+            (_, 0) => return None,
+            (None, 1) => "the one proposal repeats a state that is there".to_string(),
+            (None, all) => format!("all {all} proposals repeat states that are there"),
+            (Some(why), 1) => format!("the one proposal was dropped ({why})"),
+            (Some(why), all) => {
+                format!("all {all} proposals were dropped ({} as repeated states; {why})", self.repeated)
+            }
+        };
+        Some(what)
+    }
+}
+
 impl Proposal {
     /// A bare text: chance's, the user's, or a line of a list.
     pub fn text(text: impl Into<String>, by: Author) -> Self {
@@ -93,11 +130,13 @@ impl Controller {
         }
         if let Some(&first) = self.states.get(&state) {
             let why = format!("the same state as thought {first}");
+            self.fate.of(parent).repeated += 1;
             self.emit(Event::Dropped { parent, text, why, same_as: Some(first) });
             return None;
         }
         let node = NodeId(self.tree.len() as u32);
         self.states.insert(state, node);
+        self.fate.of(parent).grown += 1;
         self.ledger.thoughts += 1;
         self.emit(Event::Grown { node, parent, text, by, logprob, token_logprobs, usage });
         if !sources.is_empty() {
@@ -107,7 +146,10 @@ impl Controller {
         Some(node)
     }
 
-    fn drop_proposal(&mut self, parent: NodeId, text: String, why: String) -> Option<NodeId> {
+    pub(super) fn drop_proposal(&mut self, parent: NodeId, text: String, why: String) -> Option<NodeId> {
+        let fate = self.fate.of(parent);
+        fate.dropped += 1;
+        fate.why.get_or_insert_with(|| why.clone());
         self.emit(Event::Dropped { parent, text, why, same_as: None });
         None
     }
@@ -239,7 +281,23 @@ fn answer_in(text: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::answer_in;
+    use super::{Fate, answer_in};
+    use crate::search::tree::NodeId;
+
+    #[test]
+    fn what_became_of_all_proposals_is_told_where_none_grew() {
+        let told = |grown, repeated, dropped| {
+            let why = (dropped > 0).then(|| "empty".to_string());
+            Fate { parent: Some(NodeId(1)), grown, repeated, dropped, why }.all_dropped()
+        };
+        assert_eq!((told(0, 0, 0), told(1, 2, 0)), (None, None));
+        assert_eq!(told(0, 1, 0).unwrap(), "the one proposal repeats a state that is there");
+        assert_eq!(told(0, 3, 0).unwrap(), "all 3 proposals repeat states that are there");
+        assert_eq!(told(0, 0, 1).unwrap(), "the one proposal was dropped (empty)");
+        assert_eq!(told(0, 2, 1).unwrap(), "all 3 proposals were dropped (2 as repeated states; empty)");
+        let mut fate = Fate { parent: Some(NodeId(1)), grown: 1, ..Fate::default() };
+        assert_eq!(fate.of(NodeId(2)).grown, 0, "another thought's fate is its own");
+    }
 
     #[test]
     fn the_answer_stands_after_its_mark_or_in_the_last_list() {

@@ -48,7 +48,14 @@ impl Controller {
         let all = strategy::prompt::example_count(&inputs);
         let mut examples = all;
         loop {
-            let text = strategy::prompt::render(source, &inputs, examples)?;
+            let text = match strategy::prompt::render(source, &inputs, examples) {
+                Ok(text) => text,
+                Err(error) => {
+                    // It renders for no thought: a run that went on would score or grow nothing.
+                    self.refuse(&error);
+                    return Err(error);
+                }
+            };
             let prompt = Prompt { format, text, tail: tail.clone() };
             let Some((context, tokens)) = self.lm.info().context.zip(self.lm.count_tokens(&prompt)) else {
                 return Ok(prompt);

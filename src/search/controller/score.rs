@@ -6,19 +6,50 @@ use super::flight::{Ask, Lost};
 use super::prompt::Subject;
 use super::round;
 use crate::base::{Error, Result};
-use crate::lm::{Finish, Generate, Mode, Sampling, Score};
+use crate::lm::{Constraint, Finish, Generate, Judgement, Mode, Prompt, Sampling, Score};
 use crate::search::evaluate::reply::Scale;
 use crate::search::evaluate::{Part, checker, combine, logprob, value, vote, weigh};
 use crate::search::event::{Event, Purpose, ScorePart};
 use crate::search::tree::{NodeId, Status};
 use crate::strategy::{Evaluator, PromptSource, Thought};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// What one ask of a judge is about.
 struct Question {
     evaluator: usize,
     /// Places in the list of thoughts: one for a value, all for a vote.
     thoughts: Vec<usize>,
+}
+
+/// The replies a judge is expected to give. Nothing is asked of a model that reads its prompt; chance in a model's place
+/// draws from them, for otherwise it had nothing to say.
+struct Usual(Vec<String>);
+
+impl Constraint for Usual {
+    fn judge(&self, _: &str) -> Judgement {
+        Judgement::Open { complete: true }
+    }
+
+    fn choices(&self) -> Option<Vec<String>> {
+        Some(self.0.clone())
+    }
+
+    fn masks(&self) -> bool {
+        false
+    }
+}
+
+/// The labels, eleven numbers of the scale, or the candidates' numbers.
+fn usual(evaluator: &Evaluator, candidates: usize) -> Vec<String> {
+    match evaluator {
+        Evaluator::Value { scale: Some((low, high)), .. } => {
+            (0..=10).map(|i| (low + (high - low) * f64::from(i) / 10.0).to_string()).collect()
+        }
+        Evaluator::Value { labels, .. } => labels.keys().cloned().collect(),
+        Evaluator::Vote { .. } => (1..=candidates).map(|i| i.to_string()).collect(),
+        Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => Vec::new(),
+    }
 }
 
 impl Controller {
@@ -62,6 +93,7 @@ impl Controller {
                 }
                 Evaluator::Command { run, seconds } => {
                     let found = self.run_command(run, *seconds, nodes).await;
+                    self.unreadable += found.iter().map(|part| part.invalid as u64).sum::<u64>();
                     for (row, part) in parts.iter_mut().zip(found) {
                         row[e] = Some(part);
                     }
@@ -73,6 +105,7 @@ impl Controller {
                                 asks.push(ask);
                                 questions.push(Question { evaluator: e, thoughts: vec![i] });
                             }
+                            Err(_) if self.ending.is_some() => return,
                             Err(error) => {
                                 parts[i][e] = Some(Part::missing(value::NAME, error.to_string(), 0));
                             }
@@ -95,6 +128,7 @@ impl Controller {
                             asks.push(ask);
                             questions.push(Question { evaluator: e, thoughts: (0..nodes.len()).collect() });
                         }
+                        Err(_) if self.ending.is_some() => return,
                         Err(error) => {
                             for row in &mut parts {
                                 row[e] = Some(Part::missing(vote::NAME, error.to_string(), 0));
@@ -106,6 +140,12 @@ impl Controller {
         }
         if !asks.is_empty() {
             if let Some(reason) = self.ledger.used_up_before_growth() {
+                self.ending.get_or_insert(reason);
+                return;
+            }
+            let (asks, short) = self.afford(asks).await;
+            if let Some(reason) = short {
+                // Judged halfway a level cannot be compared, so it stays unjudged.
                 self.ending.get_or_insert(reason);
                 return;
             }
@@ -146,13 +186,17 @@ impl Controller {
         let mut flight = self.launch(asks);
         while let Some(landed) = self.landed(&mut flight).await {
             replies[landed.ask].push(match landed.result {
-                Ok(completion) => {
-                    served = true;
-                    match completion.finish {
-                        Finish::Failed(why) => Err(why),
-                        _ => Ok(completion.text),
+                Ok(completion) => match completion.finish {
+                    Finish::NoMemory(why) => {
+                        self.starved = Some(why.clone());
+                        failed.get_or_insert_with(|| Error::limit(&why));
+                        Err(why)
                     }
-                }
+                    finish => {
+                        served = true;
+                        if let Finish::Failed(why) = finish { Err(why) } else { Ok(completion.text) }
+                    }
+                },
                 Err(Lost::Cancelled { .. }) => Err("called off".into()),
                 Err(Lost::Failed(error)) => {
                     let why = error.to_string();
@@ -168,12 +212,17 @@ impl Controller {
                         Some((low, high)) => value::Ask::Number(Scale { low, high }),
                         None => value::Ask::Label(labels),
                     };
+                    let part = value::judge(&replies, &ask);
+                    self.unreadable += part.invalid as u64;
                     for &i in &question.thoughts {
-                        parts[i][question.evaluator] = Some(value::judge(&replies, &ask));
+                        parts[i][question.evaluator] = Some(part.clone());
                     }
                 }
                 _ => {
-                    for (&i, part) in question.thoughts.iter().zip(vote::judge(&replies, question.thoughts.len())) {
+                    let found = vote::judge(&replies, question.thoughts.len());
+                    // Each candidate shows the votes that could not be read; they are counted once.
+                    self.unreadable += found.first().map_or(0, |part| part.invalid as u64);
+                    for (&i, part) in question.thoughts.iter().zip(found) {
                         parts[i][question.evaluator] = Some(part);
                     }
                 }
@@ -196,8 +245,8 @@ impl Controller {
                 return Err(Error::fault("this evaluator asks no judge"));
             }
         };
+        let among = candidates.len();
         let subject = if purpose == Purpose::Vote { Subject::Among(candidates) } else { Subject::Of(node) };
-        let max_tokens = self.ledger.tokens_each(n, max_tokens);
         let prompt = self.prompt(prompt, format, subject, max_tokens)?;
         let generate = Generate {
             prompt,
@@ -206,7 +255,7 @@ impl Controller {
             sampling: Sampling { temperature, ..Sampling::default() },
             max_tokens,
             stop: Vec::new(),
-            constraint: None,
+            constraint: Some(Arc::new(Usual(usual(evaluator, among)))),
             key: self.stream_key(node, purpose),
         };
         Ok(Ask { node, purpose, generate })
@@ -227,6 +276,9 @@ impl Controller {
             Ok(prompt) => prompt,
             Err(error) => return Part::missing(logprob::NAME, error.to_string(), 0),
         };
+        let Some(prompt) = self.afford_score(prompt, &text).await else {
+            return Part::missing(logprob::NAME, "the token budget is used up".into(), 0);
+        };
         let request = self.requests;
         self.requests += 1;
         let asked = prompt.full_text();
@@ -245,6 +297,28 @@ impl Controller {
         logprob::score(&logprobs)
     }
 
+    /// The prompt, where asking for the log-probabilities of `text` after it keeps to the token budget.
+    async fn afford_score(&mut self, prompt: Prompt, text: &str) -> Option<Prompt> {
+        let more = self.lm.count_tokens(&Prompt::completion(text)).unwrap_or(0) as u64;
+        let request = Generate {
+            prompt,
+            mode: Mode::Sample,
+            n: 0,
+            sampling: Sampling::default(),
+            max_tokens: 0,
+            stop: Vec::new(),
+            constraint: None,
+            key: self.stream_key(NodeId::ROOT, Purpose::Logprob),
+        };
+        match self.affords(&request, more).await {
+            None => Some(request.prompt),
+            Some(reason) => {
+                self.ending.get_or_insert(reason);
+                None
+            }
+        }
+    }
+
     /// Tells a thought's score, and which evaluator had no usable reply.
     pub(super) fn emit_score(&mut self, node: NodeId, parts: &[Part]) {
         self.tell_score(node, parts, combine(parts));
@@ -256,7 +330,6 @@ impl Controller {
             let (evaluator, detail) = (part.evaluator, &part.detail);
             self.note(format!("thought {node}: {evaluator} gave no value ({detail}); it counts as 0"));
         }
-        self.unreadable += parts.iter().map(|part| part.invalid as u64).sum::<u64>();
         let rounded = |part: &Part| ScorePart { value: part.value.map(round), ..ScorePart::from(part.clone()) };
         self.emit(Event::Scored { node, score, parts: parts.iter().map(rounded).collect() });
     }

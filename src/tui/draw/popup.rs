@@ -9,7 +9,7 @@ use crate::tui::keys::{Action, Group, TABLE};
 use crate::tui::palette;
 use crate::tui::popup::Popup;
 use crate::tui::run_screen::RunScreen;
-use crate::tui::text::{display, display_line, grouped, seconds, width, wrap};
+use crate::tui::text::{counted, display, display_line, grouped, seconds, width, wrap};
 use ratatui::layout::Rect;
 use ratatui::widgets::Widget;
 
@@ -191,16 +191,25 @@ fn banner(canvas: &mut Canvas<'_>, app: &App, area: Rect) {
     };
     labelled("answer", &answer, theme.strong);
     let why = display_line(&outcome.why);
-    labelled("", &if why.is_empty() { word.into() } else { format!("{word}: {why}") }, style);
+    // The checkers begin with their verdict themselves.
+    let told = why.starts_with("right:") || why.starts_with("wrong:");
+    let verdict = if why.is_empty() {
+        word.into()
+    } else if told {
+        why
+    } else {
+        format!("{word}: {why}")
+    };
+    labelled("", &verdict, style);
     labelled("ended", &display_line(&outcome.reason.to_string()), theme.text);
     let u = outcome.usage;
     labelled(
         "cost",
         &format!(
-            "{} thoughts of {} proposals, {} tokens in {}",
-            grouped(outcome.thoughts),
-            grouped(outcome.proposals),
-            grouped(u.tokens()),
+            "{} of {}, {} in {}",
+            counted(outcome.thoughts, "thought", "thoughts"),
+            counted(outcome.proposals, "proposal", "proposals"),
+            counted(u.tokens(), "token", "tokens"),
             seconds(outcome.seconds)
         ),
         theme.text,
@@ -259,7 +268,10 @@ fn compare(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect, a: NodeId, b: N
         let path = tree.path(id);
         let other = tree.path(if id == a { b } else { a });
         let common = path.iter().zip(&other).take_while(|(x, y)| x == y).count();
-        out.push(vec![(format!("depth {}, {common} thoughts in common", node.depth), theme.dim)]);
+        out.push(vec![(
+            format!("depth {}, {} in common", node.depth, counted(common as u64, "thought", "thoughts")),
+            theme.dim,
+        )]);
         for (i, step) in path.iter().enumerate() {
             let style = if i < common { theme.dim } else { theme.strong };
             for line in wrap(&display(&tree.node(*step).text), usize::from(cells)) {

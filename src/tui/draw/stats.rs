@@ -245,7 +245,10 @@ pub fn search(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
     let p = &state.progress;
     let mut lines = Lines::new(canvas, run, area);
     let best = match state.best() {
-        Some(best) => format!("{best} {:.2}", state.tree.node(best).score.unwrap_or(p.best_score)),
+        Some(best) => match state.tree.node(best).score {
+            Some(score) => format!("{best} {score:.2}"),
+            None => format!("{best} unscored"),
+        },
         None => "-".into(),
     };
     lines.value_and("best", &best, &format!("depth {}  frontier {}", p.depth, grouped(p.frontier as u64)));
@@ -255,7 +258,8 @@ pub fn search(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
         _ => theme.accent,
     };
     // The tightest budget first: it is the one that will end the run.
-    let seconds_note = |limit: f64| format!("{} of {}", seconds(p.seconds), seconds(limit));
+    let spent = state.seconds();
+    let seconds_note = |limit: f64| format!("{} of {}", seconds(spent), seconds(limit));
     let mut budgets: Vec<(&str, f64, String)> = Vec::new();
     let counted = [("tokens", p.usage.tokens(), state.limits.tokens), ("thoughts", p.thoughts, state.limits.thoughts)];
     for (name, used, limit) in counted {
@@ -268,8 +272,8 @@ pub fn search(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
         }
     }
     match state.limits.seconds {
-        Some(limit) => budgets.push(("seconds", p.seconds / limit.max(1e-9), seconds_note(limit))),
-        None => budgets.push(("seconds", f64::NAN, seconds(p.seconds))),
+        Some(limit) => budgets.push(("seconds", spent / limit.max(1e-9), seconds_note(limit))),
+        None => budgets.push(("seconds", f64::NAN, seconds(spent))),
     }
     for (name, share, note) in &budgets {
         if share.is_nan() {

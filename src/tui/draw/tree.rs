@@ -6,7 +6,7 @@
 use crate::search::tree::{NodeId, Status};
 use crate::tui::canvas::{Canvas, Piece};
 use crate::tui::run_screen::RunScreen;
-use crate::tui::text::{self, display_line, grouped, shorten_left};
+use crate::tui::text::{self, counted, display_line, shorten_left};
 use crate::tui::tree_view::Row;
 use ratatui::layout::Rect;
 use ratatui::style::Style;
@@ -17,7 +17,7 @@ pub fn note(run: &RunScreen) -> String {
     let thoughts = run.state.tree.len() as u64 - 1;
     let hidden = if run.tree.hide_pruned { ", pruned hidden" } else { "" };
     let follow = if run.tree.follow && run.is_running() { ", following" } else { "" };
-    format!("{} thoughts{hidden}{follow}", grouped(thoughts))
+    format!("{}{hidden}{follow}", counted(thoughts, "thought", "thoughts"))
 }
 
 /// What all rows of one picture have in common.

@@ -284,9 +284,10 @@ fn copying_takes_the_text_as_it_is() {
 #[test]
 fn time_alone_redraws_only_when_something_changes() {
     let mut app = app_with(80, 24, &[started(), progress(1.0, 0)]);
+    app.search_event(&Event::Paused);
     app.settle();
     app.dirty = false;
-    assert_eq!(app.wake_at(), None, "an idle screen needs no time");
+    assert_eq!(app.wake_at(), None, "a paused screen needs no time");
     app.tick(100.0);
     assert!(!app.dirty);
     app.search_event(&crate::tui::testing::counters(1));
@@ -298,6 +299,112 @@ fn time_alone_redraws_only_when_something_changes() {
     assert!(app.dirty);
     press(&mut app, "f");
     assert!(app.wake_at().is_some_and(|at| at > 100.3), "the message goes by itself");
+}
+
+#[test]
+fn the_clock_goes_on_by_itself_and_stands_still_in_a_pause() {
+    let mut app = app_with(80, 24, &[started()]);
+    let mut at = |now: f64, event: Option<Event>| {
+        app.tick(now);
+        if let Some(event) = event {
+            app.search_event(&event);
+        }
+        app.run.as_ref().unwrap().state.seconds()
+    };
+    // Before any step is done.
+    assert_eq!((at(0.4, None), at(1.0, None), at(2.9, None)), (0.0, 1.0, 2.0));
+    // What the search tells counts; the clock goes on from there.
+    assert_eq!(at(3.0, Some(progress(2.75, 0))), 2.75);
+    assert_eq!((at(3.9, None), at(5.0, None)), (2.75, 4.75));
+    assert_eq!((at(5.5, Some(Event::Paused)), at(60.0, None)), (4.75, 4.75));
+    assert_eq!((at(60.0, Some(Event::Resumed)), at(61.1, None)), (4.75, 5.75));
+    assert_eq!((at(61.5, Some(ended(false))), at(90.0, None)), (ended_seconds(), ended_seconds()));
+    assert!(app.wake_at().is_none_or(|at| at <= 90.0), "nothing ticks after the end");
+}
+
+fn ended_seconds() -> f64 {
+    let Event::Ended { outcome } = ended(false) else { panic!("an end") };
+    outcome.seconds
+}
+
+#[test]
+fn a_step_keeps_its_line_end_while_it_is_edited_and_added_to() {
+    let events = [started(), grown(1, 0, "4 + 4 = 8 (left: 6 8 8)\n"), grown(2, 1, "no end")];
+    let text_after = |keys: &str| {
+        let mut app = app_with(80, 24, &events);
+        press(&mut app, "g j");
+        press(&mut app, keys);
+        match sent(&mut app).pop() {
+            Some(Command::Edit { text, .. } | Command::Add { text, .. }) => text,
+            other => panic!("{other:?}"),
+        }
+    };
+    let mut app = app_with(80, 24, &events);
+    press(&mut app, "g j e");
+    let Some(Popup::Edit { field, .. }) = &app.popup else { panic!("the field is open") };
+    assert_eq!((field.line_count(), field.text().as_str()), (1, "4 + 4 = 8 (left: 6 8 8)"));
+    assert_eq!(text_after("e enter"), "4 + 4 = 8 (left: 6 8 8)\n");
+    assert_eq!(text_after("e x enter"), "4 + 4 = 8 (left: 6 8 8)x\n");
+    assert_eq!(text_after("j e x enter"), "no endx");
+    // A new thought ends as its neighbours do, or else as the thought it follows.
+    assert_eq!(text_after("k a x enter"), "x\n");
+    assert_eq!(text_after("a x enter"), "x");
+}
+
+#[test]
+fn a_typed_puzzle_starts_empty_and_is_taken_as_it_is() {
+    let mut app = start_app(80, 24);
+    press(&mut app, "tab right");
+    assert!(app.start.choice().is_err_and(|why| why.starts_with("type a puzzle")), "nothing is typed yet");
+    press(&mut app, "tab 9 space 8 enter");
+    let typed = |e: &Effect| matches!(e, Effect::Start { choice, .. } if choice.source == Source::Typed("9 8".into()));
+    assert!(app.take_effects().iter().any(typed));
+}
+
+#[test]
+fn enter_before_the_lists_are_there_starts_once_they_are() {
+    let options = crate::tui::ScreenOptions { seed: 1, ..Default::default() };
+    let open = |keys: &str| {
+        let mut app = App::new(&options, 80, 24).unwrap();
+        app.open(None);
+        press(&mut app, keys);
+        let error = app.start.error.clone();
+        app.take_effects();
+        app.catalog(crate::tui::testing::catalog());
+        (error, app.take_effects())
+    };
+    let (error, effects) = open("enter");
+    assert!(error.is_some_and(|e| e.contains("lists are still being read")));
+    assert!(effects.contains(&Effect::Start { job: 1, choice: choice() }));
+    // Another key takes the wish back.
+    let (error, effects) = open("enter tab");
+    assert_eq!(error, None);
+    assert!(effects.iter().all(|e| !matches!(e, Effect::Start { .. })));
+}
+
+#[test]
+fn what_the_search_answers_to_an_act_is_seen_without_the_log() {
+    let note = |text: &str| Event::Note { text: text.into() };
+    let mut app = app_with(80, 24, &small_run());
+    app.search_event(&note("of itself"));
+    assert_eq!(app.message, None);
+    app.search_event(&Event::Act { command: Command::Undo });
+    app.search_event(&note("there is nothing to undo"));
+    assert!(screen(&mut app).contains("there is nothing to undo"));
+    press(&mut app, "g x");
+    assert!(screen(&mut app).contains("the root is the puzzle itself"), "{}", screen(&mut app));
+    assert!(sent(&mut app).is_empty());
+}
+
+#[test]
+fn a_locale_without_unicode_gets_ascii() {
+    let check = |locale, expected| assert_eq!(crate::tui::shows_unicode(locale), expected, "{locale:?}");
+    for locale in [None, Some("C.UTF-8"), Some("de_DE.utf8")] {
+        check(locale, true);
+    }
+    for locale in ["C", "POSIX", "de_DE.ISO-8859-1"] {
+        check(Some(locale), false);
+    }
 }
 
 #[test]

@@ -55,8 +55,10 @@ pub fn medusa(
     assert!(mask.len() == flat.rows * stride && out.len() == q.len());
     scores.grow(kv_heads * per_head * stride);
     let sink = Shared(scores.as_mut_ptr());
-    // SAFETY (all passes): a task takes windows, or rows, of one K/V head that no other task takes.
-    let row = |i: usize| unsafe { std::slice::from_raw_parts_mut(sink.get().add(i * stride), stride) };
+    let row = |i: usize| {
+        // SAFETY: in all passes a task takes windows, or rows, of one K/V head that no other task takes.
+        unsafe { std::slice::from_raw_parts_mut(sink.get().add(i * stride), stride) }
+    };
     parallel(kv_heads * flat.windows(), &|i| {
         let (kv_head, window) = (i / flat.windows(), i % flat.windows());
         attention.with_scratch(|scratch| {

@@ -1,0 +1,93 @@
+//! From the words of the command line to [`Cli`], and what is said of words that do not fit.
+
+use super::args::Cli;
+use super::out;
+use clap::error::{ContextKind, ErrorKind};
+use clap::{Command, CommandFactory, FromArgMatches};
+use std::error::Error as _;
+use std::num::{IntErrorKind, ParseIntError};
+use std::process::ExitCode;
+
+/// The command line, or the exit code where there is nothing to run: 0 after help and version, 2 after a mistake, 4 where
+/// help could not be written.
+pub fn parse() -> Result<Cli, ExitCode> {
+    let matches = signed(Cli::command()).try_get_matches();
+    matches.and_then(|matches| Cli::from_arg_matches(&matches)).map_err(|error| told(&error))
+}
+
+/// Every value of a flag may begin with a minus sign before a digit: `--size -3` is about its range, not an unknown flag.
+fn signed(command: Command) -> Command {
+    let command = command.mut_args(|arg| {
+        let takes_value = arg.get_action().takes_values() && !arg.is_positional();
+        if takes_value { arg.allow_negative_numbers(true) } else { arg }
+    });
+    command.mut_subcommands(signed)
+}
+
+fn told(error: &clap::Error) -> ExitCode {
+    if !error.use_stderr() {
+        // Help is a result: a disk that is full must not pass for success.
+        return match out::piece(&error.render().to_string()) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(e) => {
+                out::tell(&format!("totara: {e}"));
+                ExitCode::from(e.exit_code())
+            }
+        };
+    }
+    match number(error) {
+        Some(text) => out::tell(&text),
+        // Nothing can be done where even standard error is gone.
+        None => drop(error.print()),
+    }
+    ExitCode::from(2)
+}
+
+/// What is wrong with a number, in words that say what is taken instead.
+fn number(error: &clap::Error) -> Option<String> {
+    if error.kind() != ErrorKind::ValueValidation {
+        return None;
+    }
+    let why = error.source()?.downcast_ref::<ParseIntError>()?;
+    let (argument, value) = (error.get(ContextKind::InvalidArg)?, error.get(ContextKind::InvalidValue)?);
+    let value = value.to_string();
+    let digits = value.strip_prefix(['-', '+']).unwrap_or(&value);
+    let whole = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+    let wanted = match why.kind() {
+        IntErrorKind::PosOverflow => "is too large",
+        _ if whole && value.starts_with('-') => "is below 0; a whole number from 0 up is wanted",
+        _ => "is no whole number",
+    };
+    let value = crate::base::text::sanitize_line(&value);
+    Some(format!("error: {argument}: {value} {wanted}\n\nFor more information, try '--help'."))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(args: &[&str]) -> clap::Error {
+        let matches = signed(Cli::command()).try_get_matches_from(args);
+        matches.and_then(|matches| Cli::from_arg_matches(&matches).map(drop)).unwrap_err()
+    }
+
+    #[test]
+    fn the_flags_fit_together() {
+        signed(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn a_number_out_of_range_says_what_is_wanted() {
+        let check = |args: &[&str], part: &str| {
+            let told = number(&error(args)).unwrap_or_else(|| error(args).to_string());
+            assert!(told.contains(part), "{args:?}: {told}");
+        };
+        check(&["totara", "solve", "--size", "-3"], "--size <N>: -3 is below 0");
+        check(&["totara", "solve", "--seed", "-1"], "--seed <N>: -1 is below 0");
+        check(&["totara", "solve", "--max-tokens", "x"], "--max-tokens <N>: x is no whole number");
+        check(&["totara", "solve", "--size", "1.5"], "1.5 is no whole number");
+        check(&["totara", "solve", "--size", "99999999999999999999999"], "is too large");
+        check(&["totara", "solve", "--threads", "-2"], "-2 is not in 1..=1024");
+        check(&["totara", "complete", "--prompt", "x", "--max-tokens", "-5"], "-5 is below 0");
+    }
+}

@@ -1,0 +1,102 @@
+//! A model of the tests' own.
+
+use crate::base::Result;
+use crate::lm::{Completion, Counters, Finish, Generate, Hold, Info, Lm, Prompt, Score, Scores, Update, Usage};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use tokio::sync::{mpsc, oneshot};
+
+/// What a request, counted from 0, is answered with.
+pub type Answer = dyn Fn(usize, &Generate) -> Vec<Update> + Send + Sync;
+
+/// A model of the test's own: what it answers, where, and what it is told to keep.
+pub struct Fake {
+    pub info: Info,
+    /// Prompts in order of asking.
+    pub prompts: Mutex<Vec<Prompt>>,
+    pub held: Arc<AtomicUsize>,
+    pub answer: Box<Answer>,
+}
+
+pub struct Held(Arc<AtomicUsize>);
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+impl Fake {
+    pub fn new(answer: impl Fn(usize, &Generate) -> Vec<Update> + Send + Sync + 'static) -> Self {
+        Self {
+            info: Info { name: "fake".into(), ..Info::default() },
+            prompts: Mutex::default(),
+            held: Arc::default(),
+            answer: Box::new(answer),
+        }
+    }
+
+    pub fn done(&self, sample: usize, text: &str, finish: Finish) -> Update {
+        self.held.fetch_add(1, Ordering::SeqCst);
+        Update::Done { sample, completion: completion(text, finish, Some(Hold(Arc::new(Held(self.held.clone()))))) }
+    }
+}
+
+pub fn completion(text: &str, finish: Finish, hold: Option<Hold>) -> Completion {
+    Completion {
+        text: text.into(),
+        ids: text.bytes().map(u32::from).collect::<Vec<_>>().into(),
+        logprobs: vec![-1.0; text.len()],
+        masked_logprob: -(text.len() as f64),
+        finish,
+        usage: Usage { prompt: 0, sampled: text.len() as u64, scored: 0, logical: text.len() as u64 },
+        hold,
+    }
+}
+
+impl Lm for Fake {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn count_tokens(&self, prompt: &Prompt) -> Option<usize> {
+        Some(prompt.full_text().len())
+    }
+
+    fn generate(&self, request: Generate) -> mpsc::UnboundedReceiver<Update> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        let mut prompts = self.prompts.lock().unwrap();
+        let updates: Vec<Update> = (self.answer)(prompts.len(), &request)
+            .into_iter()
+            .map(|update| match update {
+                Update::Done { sample, completion } if completion.hold.is_none() => {
+                    self.done(sample, &completion.text, completion.finish)
+                }
+                update => update,
+            })
+            .collect();
+        prompts.push(request.prompt);
+        for update in updates {
+            // The run may have called it off already.
+            let _ = sender.send(update);
+        }
+        receiver
+    }
+
+    fn score(&self, request: Score) -> oneshot::Receiver<Result<Scores>> {
+        let (sender, receiver) = oneshot::channel();
+        let logprobs = request.continuations.iter().map(|c| vec![-0.5; c.len()]).collect();
+        let _ = sender.send(Ok(Scores { logprobs, usage: Usage { scored: 3, logical: 9, ..Usage::default() } }));
+        receiver
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+pub fn says(texts: &[&str]) -> Vec<Update> {
+    let done =
+        |(sample, text): (usize, &&str)| Update::Done { sample, completion: completion(text, Finish::End, None) };
+    texts.iter().enumerate().map(done).collect()
+}

@@ -9,7 +9,7 @@
 //! | `deft-flatten` | K/V | blocks of the depth-first tree, joined to even cost |
 //! | `deft-node` | K/V | all blocks that begin in one segment |
 //! | `deft-node-chunk` | K/V | one block that begins in one segment |
-//! | `radix` | query | one block of one branch's path |
+//! | `radix` | query | blocks of the branches' paths, each for its branch alone, joined to even cost |
 //! | `auto` | K/V | as flatten, but a block is split by rows where the threads would starve |
 //!
 //! Blocks are cut at fixed positions of the path and not at segment ends (see `device::attend`), so that all of these

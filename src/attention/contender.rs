@@ -4,6 +4,7 @@ use super::io::MethodIo;
 use super::sample::{Arena, Sample};
 use super::{Method, Parallel, Planner, QueryRow};
 use crate::base::Result;
+use crate::base::lazy::Lazy;
 use crate::device::attend::AttendWork;
 use crate::device::cpu::attend::baseline::{self, Flat};
 use crate::device::cpu::attend::kernels::Kernels;
@@ -26,7 +27,7 @@ enum Kind {
         tokens: usize,
         rows: usize,
         mask: Mask,
-        scores: Vec<f32>,
+        scores: Lazy<f32>,
     },
 }
 
@@ -57,7 +58,7 @@ impl Contender {
                 let flat = Planner::new(Method::NodeChunk).plan(&sample.tree, rows).clone();
                 let (arena, mask) = flatten(sample, &flat, method);
                 let tokens = flat.io.unique_tokens as usize;
-                (Kind::Flat { tokens, rows: rows.len(), mask, scores: Vec::new() }, Some(arena))
+                (Kind::Flat { tokens, rows: rows.len(), mask, scores: Lazy::default() }, Some(arena))
             }
             _ => (Kind::Planned(work), None),
         };

@@ -89,55 +89,102 @@ pub fn plan(tree: Tree<'_>, rows: &[Row], machine: &Machine, cutting: Cutting) -
 
 /// Plans a step of the engine from the work that its planner made of the token tree. At most [`MAX_ROWS`] rows.
 pub fn step(work: &AttendWork, machine: &Machine, cutting: Cutting) -> CudaPlan {
-    assert!(work.rows() <= MAX_ROWS, "a step has at most {MAX_ROWS} rows");
-    let mut slots = Vec::new();
-    let runs = flat::runs(work, &mut slots);
-    cut(Flat::of(&slots, runs, work.order.clone()), machine, cutting)
+    StepPlanner::new(cutting).plan(work, machine)
+}
+
+/// Plans the steps of an engine. Trying every way of cutting costs `auto` far more than one plan does, and the best way
+/// changes slowly: while the same rows only grow, the way that won last is taken again.
+#[derive(Debug, Clone)]
+pub struct StepPlanner {
+    cutting: Cutting,
+    /// The way that won, for which rows (batch row of each work row), and the tokens on their paths then.
+    won: Option<(Way, Vec<u32>, u64)>,
+}
+
+/// Tokens that each row may have grown by before all ways are tried again.
+const GROWTH: u64 = 64;
+
+impl StepPlanner {
+    pub fn new(cutting: Cutting) -> Self {
+        Self { cutting, won: None }
+    }
+
+    /// At most [`MAX_ROWS`] rows.
+    pub fn plan(&mut self, work: &AttendWork, machine: &Machine) -> CudaPlan {
+        assert!(work.rows() <= MAX_ROWS, "a step has at most {MAX_ROWS} rows");
+        let mut slots = Vec::new();
+        let runs = flat::runs(work, &mut slots);
+        let flat = Flat::of(&slots, runs, work.order.clone());
+        if self.cutting != Cutting::Auto {
+            return cut(flat, machine, self.cutting);
+        }
+        let tokens = work.io.radix_tokens;
+        if let Some((way, order, then)) = &self.won
+            && *order == work.order
+            && (*then..=*then + GROWTH * order.len() as u64).contains(&tokens)
+        {
+            return way.draft(&flat, machine).finish(flat);
+        }
+        let (way, draft) = auto(&flat, machine);
+        self.won = Some((way, work.order.clone(), tokens));
+        draft.finish(flat)
+    }
 }
 
 fn cut(flat: Flat<'_>, machine: &Machine, cutting: Cutting) -> CudaPlan {
     let draft = match cutting {
-        Cutting::Auto => auto(&flat, machine),
+        Cutting::Auto => auto(&flat, machine).1,
         Cutting::Flatten => Draft::flatten(&flat, machine),
         Cutting::Node => Draft::nodes(&flat, machine, None),
         Cutting::NodeChunk => Draft::nodes(&flat, machine, Some(machine.even_chunk(&flat))),
-        Cutting::Radix => {
-            let each: Vec<u32> = (0..=flat.rows()).collect();
-            Draft::blocks(&flat, machine, &each, machine.ctas())
-        }
+        Cutting::Radix => Way::QUERIES.draft(&flat, machine),
         Cutting::SpecInfer => Draft::masked(&flat, machine),
         Cutting::Vanilla => Draft::single(&flat, machine),
     };
     draft.finish(flat)
 }
 
-/// Tries a few block heights and CTA counts, and keeps the quickest by the model.
-fn auto(flat: &Flat<'_>, machine: &Machine) -> Draft {
-    let mut best: Option<Draft> = None;
-    let mut keep = |draft: Draft| {
-        if best.as_ref().is_none_or(|b| draft.nanoseconds < b.nanoseconds) {
-            best = Some(draft);
-        }
-    };
-    let mut last = Vec::new();
-    for height in [ITEM_ROWS, ITEM_ROWS / 2, ITEM_ROWS / 4, ITEM_ROWS / 8, 1] {
-        let borders = flat.borders((height / machine.group).max(1));
-        if borders != last {
-            for ctas in [machine.ctas(), machine.ctas().div_ceil(2)] {
-                keep(Draft::blocks(flat, machine, &borders, ctas));
+/// One way of cutting: blocks of at most so many rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Each block's tokens cut evenly over the CTAs, or over half of them.
+    Even { height: u32, halved: bool },
+    /// Each block whole in one CTA: nothing to merge.
+    Whole { height: u32 },
+}
+
+impl Way {
+    /// Grouping by query: what `radix` does.
+    const QUERIES: Self = Self::Even { height: 1, halved: false };
+
+    fn draft(self, flat: &Flat<'_>, machine: &Machine) -> Draft {
+        match self {
+            Self::Even { height, halved } => {
+                let ctas = if halved { machine.ctas().div_ceil(2) } else { machine.ctas() };
+                Draft::blocks(flat, machine, &flat.borders(height), ctas)
             }
+            Self::Whole { height } => Draft::whole(flat, machine, &flat.borders(height)),
+        }
+    }
+}
+
+/// Tries a few block heights and CTA counts, and keeps the quickest by the model.
+fn auto(flat: &Flat<'_>, machine: &Machine) -> (Way, Draft) {
+    let tallest = (ITEM_ROWS / machine.group).max(1);
+    let mut ways = Vec::new();
+    let mut last = Vec::new();
+    for height in [tallest, tallest / 2, tallest / 4, tallest / 8, 1].map(|h| h.max(1)) {
+        let borders = flat.borders(height);
+        if borders != last {
+            ways.extend([false, true].map(|halved| Way::Even { height, halved }));
         }
         last = borders;
     }
-    // Blocks that fit the CTAs so well that none need be cut: nothing to merge.
-    let tallest = (ITEM_ROWS / machine.group).max(1);
-    for waves in 1..=4 {
-        let height = flat.rows().div_ceil(machine.ctas() * waves);
-        if height <= tallest {
-            keep(Draft::whole(flat, machine, &flat.borders(height.max(1))));
-        }
-    }
-    best.unwrap_or_default()
+    // Blocks that fit the CTAs so well that none need be cut.
+    let fits = (1..=4).map(|waves| flat.rows().div_ceil(machine.ctas() * waves).max(1));
+    ways.extend(fits.filter(|&height| height <= tallest).map(|height| Way::Whole { height }));
+    let drafts = ways.into_iter().map(|way| (way, way.draft(flat, machine)));
+    drafts.min_by_key(|(_, draft)| draft.nanoseconds).unwrap_or_else(|| (Way::QUERIES, Draft::default()))
 }
 
 #[cfg(test)]

@@ -69,6 +69,8 @@ pub struct Planner {
     /// placed piece.
     ends: Vec<(u32, u32)>,
     tails: Vec<grow::Tail>,
+    /// Blocks of each row of a task.
+    blocks: Vec<Range<u32>>,
     /// Whether `auto` split units by rows.
     split: bool,
     /// The rows and the tree's shape of the last plan.
@@ -98,6 +100,7 @@ impl Planner {
             node_units: Vec::new(),
             ends: Vec::new(),
             tails: Vec::new(),
+            blocks: Vec::new(),
             split: false,
             rows: Vec::new(),
             shape_version: 0,
@@ -401,14 +404,15 @@ impl Planner {
         }
     }
 
-    /// What the work reads and writes. Rows that `make_tasks` splits off read their pieces again and are counted there.
+    /// What the work reads. Rows that `make_tasks` splits off read their pieces again and are counted there; so is what
+    /// tasks hand over.
     fn count(&mut self) {
         let work = &mut self.work;
         work.io = Io {
             kv_tokens: work.pieces.iter().map(|p| u64::from(p.len)).sum(),
             unique_tokens: self.nodes.iter().map(|n| u64::from(n.end - n.start)).sum(),
             radix_tokens: work.positions.iter().map(|&p| u64::from(p) + 1).sum(),
-            partial_rows: work.units.iter().map(|u| u64::from(u.rows.end - u.rows.start)).sum(),
+            partial_rows: 0,
         };
     }
 }

@@ -3,6 +3,7 @@
 
 use super::QueryRow;
 use super::reference::{self, Query};
+use crate::base::lazy::Lazy;
 use crate::device::attend::AttendWork;
 use crate::device::cpu::attend::{Attention, Heads, KvLayer, ParallelFor};
 use crate::kv::{BranchId, NoPages, PAGE_TOKENS, Slot, TokenTree};
@@ -31,11 +32,11 @@ impl Number {
     }
 }
 
-/// K/V of one layer, `[page][kv_head][K|V][16][d]`.
+/// K/V of one layer, `[page][kv_head][K|V][16][d]`, at page borders as the engine's is.
 #[derive(Debug, Clone)]
 pub enum Arena {
-    F16(Vec<f16>),
-    F32(Vec<f32>),
+    F16(Lazy<f16>),
+    F32(Lazy<f32>),
 }
 
 impl Arena {
@@ -43,8 +44,16 @@ impl Arena {
     pub fn new(pages: usize, heads: &Heads, number: Number) -> Self {
         let n = pages * heads.page_numbers();
         match number {
-            Number::F16 => Self::F16(vec![f16::NAN; n]),
-            Number::F32 => Self::F32(vec![f32::NAN; n]),
+            Number::F16 => {
+                let mut numbers = Lazy::zeros(n);
+                numbers.fill(f16::NAN);
+                Self::F16(numbers)
+            }
+            Number::F32 => {
+                let mut numbers = Lazy::zeros(n);
+                numbers.fill(f32::NAN);
+                Self::F32(numbers)
+            }
         }
     }
 
@@ -149,17 +158,8 @@ impl Sample {
     /// Largest difference of `out` (all rows) from the reference over the rows `which`; NaN where one is NaN.
     pub fn error(&self, rows: &[QueryRow], out: &[f32], which: impl Iterator<Item = usize>) -> f64 {
         let width = self.heads.heads * self.heads.head_size;
-        let mut worst = 0.0;
-        for i in which {
-            for (a, b) in out[i * width..(i + 1) * width].iter().zip(self.reference(&rows[i])) {
-                let diff = (f64::from(*a) - b).abs();
-                if diff.is_nan() {
-                    return f64::NAN;
-                }
-                worst = diff.max(worst);
-            }
-        }
-        worst
+        let errors = which.map(|i| largest_difference(&out[i * width..(i + 1) * width], &self.reference(&rows[i])));
+        errors.fold(0.0, |a, b| if a >= b || a.is_nan() { a } else { b })
     }
 
     fn stored(&self, x: f32) -> f32 {
@@ -168,6 +168,12 @@ impl Sample {
             Number::F32 => x,
         }
     }
+}
+
+/// NaN where one is NaN.
+pub fn largest_difference(found: &[f32], expected: &[f64]) -> f64 {
+    let differences = found.iter().zip(expected).map(|(a, b)| (f64::from(*a) - b).abs());
+    differences.fold(0.0, |a, b| if a >= b || a.is_nan() { a } else { b })
 }
 
 fn path_of(tokens: &[u32]) -> u64 {

@@ -63,6 +63,7 @@ fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree, method: Me
         }
     }
     assert_eq!(partials.len(), work.partials());
+    assert_eq!(work.io.partial_rows, handed_over(work));
     assert_eq!(work.io.kv_tokens, kv_tokens);
     for (row, seen) in rows.iter().zip(&seen) {
         let slots = tree.slots(row.branch);
@@ -91,6 +92,37 @@ fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree, method: Me
         Method::Auto => assert!(work.io.kv_tokens >= union.len() as u64),
         _ => {}
     }
+}
+
+/// What tasks hand over, row by row: the nodes of a binary tree over all blocks whose blocks are all in one task while
+/// those of their parent are not; nothing of a row that is in one task.
+fn handed_over(work: &AttendWork) -> u64 {
+    let mut count = 0;
+    for r in 0..work.rows() as u32 {
+        let blocks = work.positions[r as usize] / BLOCK as u32 + 1;
+        let mut task_of = vec![usize::MAX; blocks as usize];
+        for (t, task) in work.tasks.iter().enumerate() {
+            for unit in &work.units[task.start as usize..task.end as usize] {
+                if unit.rows.contains(&r) {
+                    task_of[unit.block as usize] = t;
+                }
+            }
+        }
+        let whole = |size: u32, first: u32| {
+            let end = first + size;
+            end <= blocks && task_of[first as usize..end as usize].iter().all(|&t| t == task_of[first as usize])
+        };
+        if task_of.iter().all(|&t| t == task_of[0]) {
+            continue;
+        }
+        for level in 0..8 {
+            let size = 1 << level;
+            for first in (0..blocks).step_by(size as usize) {
+                count += u64::from(whole(size, first) && !whole(2 * size, first / (2 * size) * 2 * size));
+            }
+        }
+    }
+    count
 }
 
 /// How a random tree grows.
@@ -299,9 +331,13 @@ fn io_follows_the_formulas() {
         assert_eq!((io.kv_tokens, io.unique_tokens, io.radix_tokens), (unique, unique, u64::from(b * (p + own))));
     }
     assert_eq!(io(Method::Radix).kv_tokens, u64::from(b * (p + own)));
-    // Five blocks a path of 1100.
-    assert_eq!(io(Method::Radix).partial_rows, u64::from(b * 5));
-    assert_eq!(io(Method::Flatten).partial_rows, u64::from(b * 5));
+    // Five blocks a path of 1100, each handed over where a block is a task, fewer where tasks have several.
+    assert_eq!(io(Method::NodeChunk).partial_rows, u64::from(b * 5));
+    let how = Parallel { threads: 1, kv_heads: 3, group: 1 };
+    let joined = Planner::with_parallel(Method::Flatten, how).plan(&tree, &rows).io.partial_rows;
+    assert!((1..=u64::from(b * 3)).contains(&joined), "{joined}");
+    let alone = Parallel { kv_heads: 8, ..how };
+    assert_eq!(Planner::with_parallel(Method::Flatten, alone).plan(&tree, &rows).io.partial_rows, 0);
 }
 
 /// A NaN in the K/V that a row sees comes out; one that it does not see stays out.

@@ -6,11 +6,12 @@
 
 use crate::attention::contender::Contender;
 use crate::attention::sample::{Arena, Number, Sample};
-use crate::attention::{Method, Parallel, Planner};
+use crate::attention::{Method, Parallel, Planner, QueryRow};
 use crate::base::size::{self, Human};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, rng};
 use crate::device::cpu::attend::{Heads, ParallelFor, kernels};
 use crate::kv::PAGE_TOKENS;
+use rand::Rng;
 use rayon::prelude::*;
 use serde::Serialize;
 use std::io::Write;
@@ -58,9 +59,12 @@ pub struct Row {
     pub share_of_peak: f64,
     /// radix's median over this one.
     pub times_radix: Option<f64>,
-    /// Making the whole plan anew, and following a decode step.
+    /// Making the whole plan anew; the next plan after every branch grew by a token; after one forked too; after one was
+    /// pruned too.
     pub plan_us: f64,
     pub next_plan_us: f64,
+    pub fork_plan_us: f64,
+    pub prune_plan_us: f64,
     pub max_error: f64,
     pub kernels: &'static str,
     pub runs: usize,
@@ -158,7 +162,10 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
     let start = Instant::now();
     let mut round = 0;
     while round < LEAST_RUNS || start.elapsed().as_secs_f64() < options.seconds * entries.len() as f64 {
-        for e in &mut entries {
+        // Each follows each of the others as often: what one leaves in the caches is part of the next one's time.
+        let turn = round % entries.len().max(1);
+        let (before, after) = entries.split_at_mut(turn);
+        for e in after.iter_mut().chain(before) {
             let set = &sets[e.arenas];
             let began = Instant::now();
             e.contender.run(&set[round % set.len()], &q, &mut out, parallel);
@@ -172,7 +179,7 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
     for e in &mut entries {
         let [low, median, high] = quartiles(&mut e.times);
         let io = e.contender.io.bytes(&heads, options.number.bytes());
-        let (plan_us, next_plan_us) = plan_times(e.contender.method, how, shape)?;
+        let planning = plan_times(e.contender.method, how, shape)?;
         results.push(Row {
             method: e.contender.method.to_string(),
             tree: shape.name.clone(),
@@ -186,8 +193,10 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
             share_of_copy: io.kv as f64 / (median * 1e-6) / limits.copy,
             share_of_peak: adds / (median * 1e-6) / limits.adds,
             times_radix: None,
-            plan_us,
-            next_plan_us,
+            plan_us: planning.anew,
+            next_plan_us: planning.grown,
+            fork_plan_us: planning.forked,
+            prune_plan_us: planning.pruned,
             max_error: e.max_error,
             kernels: kernels::best().name,
             runs: round,
@@ -218,39 +227,69 @@ fn last_level_cache() -> usize {
     sizes.max().map_or(32 << 20, |kib| kib << 10)
 }
 
-/// Decode steps over which the next plan is timed.
+/// Decode steps over which each kind of next plan is timed.
 const NEXT_PLANS: u32 = 64;
 
-/// Microseconds for a plan from nothing and for the plan after each branch grew by a token; medians.
-fn plan_times(method: Method, how: Parallel, shape: &Shape) -> Result<(f64, f64)> {
+/// Microseconds of planning; medians.
+struct PlanTimes {
+    anew: f64,
+    grown: f64,
+    forked: f64,
+    pruned: f64,
+}
+
+/// Times plans as a search needs them: from nothing, after a decode step, and after steps before which a branch forked or
+/// was pruned, anywhere in the tree.
+fn plan_times(method: Method, how: Parallel, shape: &Shape) -> Result<PlanTimes> {
     // The plan does not look at the K/V: the smallest there is, with room for the steps.
     let tiny = Heads { heads: 1, kv_heads: 1, head_size: 8 };
-    let room = shape.queries() * (NEXT_PLANS as usize / PAGE_TOKENS + 2);
+    let room = (shape.queries() + 1) * (4 * NEXT_PLANS as usize / PAGE_TOKENS + 4);
     let (Sample { mut tree, .. }, mut rows) = shape.build(tiny, Number::F16, room)?;
     let mut fresh = Vec::new();
-    // One planner for both: its buffers have the size that a running engine's have.
+    // One planner for all: its buffers have the size that a running engine's have.
     let mut planner = Planner::with_parallel(method, how);
     for _ in 0..LEAST_RUNS {
         planner.plan(&tree, &[]);
-        let start = Instant::now();
-        std::hint::black_box(planner.plan(&tree, &rows).rows());
-        fresh.push(start.elapsed().as_secs_f64() * 1e6);
+        fresh.push(timed(|| planner.plan(&tree, &rows).rows()));
     }
-    let (mut slots, mut next) = (Vec::new(), Vec::new());
-    for step in 0..NEXT_PLANS {
-        for row in &mut rows {
-            slots.clear();
-            // Queries inside the tree, as a token tree has, stay where they are.
-            if tree.grows_in_place(row.branch) {
-                tree.append(row.branch, &[step], &mut slots).map_err(|e| Error::fault(e.to_string()))?;
-                row.position += 1;
+    let mut random = rng::stream(0, "bench-plans", &[]);
+    let (mut grown, mut forked, mut pruned) = (Vec::new(), Vec::new(), Vec::new());
+    let mut token = 0;
+    for _ in 0..NEXT_PLANS {
+        for kind in 0..3 {
+            let at = random.random_range(0..rows.len());
+            if kind == 1 {
+                rows.push(QueryRow { branch: tree.fork(rows[at].branch), position: rows[at].position });
+            } else if kind == 2 {
+                tree.drop_branch(rows.swap_remove(at).branch, 0);
             }
+            let new = if kind == 1 { rows.len() - 1 } else { rows.len() };
+            for (i, row) in rows.iter_mut().enumerate() {
+                // Queries inside the tree, as a token tree has, stay where they are.
+                if i == new || tree.grows_in_place(row.branch) {
+                    token += 1;
+                    tree.append(row.branch, &[token], &mut Vec::new()).map_err(|e| Error::fault(e.to_string()))?;
+                    row.position += 1;
+                }
+            }
+            let times = [&mut grown, &mut forked, &mut pruned];
+            times[kind].push(timed(|| planner.plan(&tree, &rows).rows()));
         }
-        let start = Instant::now();
-        std::hint::black_box(planner.plan(&tree, &rows).rows());
-        next.push(start.elapsed().as_secs_f64() * 1e6);
     }
-    Ok((quartiles(&mut fresh)[1], quartiles(&mut next)[1]))
+    let middle = |times: &mut Vec<f64>| quartiles(times)[1];
+    Ok(PlanTimes {
+        anew: middle(&mut fresh),
+        grown: middle(&mut grown),
+        forked: middle(&mut forked),
+        pruned: middle(&mut pruned),
+    })
+}
+
+/// Microseconds that `f` takes.
+fn timed<T>(f: impl FnOnce() -> T) -> f64 {
+    let start = Instant::now();
+    std::hint::black_box(f());
+    start.elapsed().as_secs_f64() * 1e6
 }
 
 /// The quartiles; zeros for nothing.
@@ -272,13 +311,13 @@ fn write_rows(options: &Options, shape: &Shape, rows: &[Row], out: &mut dyn Writ
     writeln!(out, "\n{name}: {} queries, {} tokens in {} nodes", shape.queries(), shape.tokens(), shape.nodes.len())?;
     writeln!(
         out,
-        "{:<16}{:>10}{:>18}{:>10}{:>10}{:>8}{:>8}{:>9}{:>9}{:>9}  max error",
-        "method", "median us", "half between", "K/V", "partial", "copy", "peak", "x radix", "plan us", "next us"
+        "{:<16}{:>10}{:>18}{:>10}{:>10}{:>8}{:>8}{:>9}  max error",
+        "method", "median us", "half between", "K/V", "partial", "copy", "peak", "x radix"
     )?;
     for r in rows {
         writeln!(
             out,
-            "{:<16}{:>10.0}{:>18}{:>10}{:>10}{:>7.0}%{:>7.0}%{:>9}{:>9.0}{:>9.0}  {:.1e}",
+            "{:<16}{:>10.0}{:>18}{:>10}{:>10}{:>7.0}%{:>7.0}%{:>9}  {:.1e}",
             r.method,
             r.median_us,
             format!("{:.0} - {:.0}", r.quartiles_us[0], r.quartiles_us[1]),
@@ -287,9 +326,15 @@ fn write_rows(options: &Options, shape: &Shape, rows: &[Row], out: &mut dyn Writ
             100.0 * r.share_of_copy,
             100.0 * r.share_of_peak,
             r.times_radix.map_or("-".into(), |x| format!("{x:.2}")),
-            r.plan_us,
-            r.next_plan_us,
             r.max_error
+        )?;
+    }
+    writeln!(out, "{:<16}{:>10}{:>10}{:>10}{:>10}", "planning, us", "anew", "grown", "forked", "pruned")?;
+    for r in rows {
+        writeln!(
+            out,
+            "{:<16}{:>10.1}{:>10.1}{:>10.1}{:>10.1}",
+            r.method, r.plan_us, r.next_plan_us, r.fork_plan_us, r.prune_plan_us
         )?;
     }
     Ok(())

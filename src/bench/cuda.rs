@@ -117,50 +117,10 @@ pub fn attention(gpu: &Gpu, options: &CudaAttention, methods: &[Method]) -> Resu
 }
 
 fn one(gpu: &Gpu, o: &CudaAttention, kernel: &AttendKernel, bench: &Bench, method: Method) -> Result<CudaRow> {
-    let (cutting, copies) = match method {
-        Method::Auto => (Cutting::Auto, false),
-        Method::Flatten | Method::Medusa => (Cutting::Flatten, false),
-        Method::Node => (Cutting::Node, false),
-        Method::NodeChunk => (Cutting::NodeChunk, false),
-        Method::Radix => (Cutting::Radix, false),
-        Method::FlashDecoding => (Cutting::Radix, true),
-        Method::SpecInfer => (Cutting::SpecInfer, false),
-        Method::Vanilla => (Cutting::Vanilla, false),
-    };
-    let laid = Laid::new(o, copies);
-    let tree = Tree { nodes: &laid.nodes, slots: &laid.slots, paged: o.paged };
-    let plan = cuda_plan::plan(tree, &laid.rows, kernel.machine(), cutting);
-    let rows = laid.rows.len() as u32;
-    let numbers = rows as usize * (o.shape.heads * o.shape.head_size) as usize;
-
-    let layer_bytes = laid.total as usize * o.shape.kv_bytes() as usize;
-    let stride = layer_bytes.next_multiple_of(4096);
-    let layers = layers_that_fit(gpu, stride)?;
-    let pool = gpu.alloc(stride * layers)?;
-    bench.fill(gpu, &pool, o.shape.number, 1, 1.0)?;
-    let (q, out) = (gpu.alloc(numbers * 2)?, gpu.alloc(numbers * 2)?);
-    bench.fill(gpu, &q, o.shape.number, 77, 3.0)?;
-    gpu.set(&out, 0xff)?;
-    let loaded = kernel.load(gpu, &plan)?;
-    let dense = match method {
-        Method::Medusa => Some(Dense::new(gpu, kernel, plan.tiles.len() as u32, rows, &dense_mask(&plan))?),
-        _ => None,
-    };
-    let kv = |layer: usize| {
-        let at = pool.pointer() + ((layer % layers) * stride) as u64;
-        if o.paged { KvLayout::Paged { at } } else { KvLayout::Flat { k: at, v: at + layer_bytes as u64 / 2 } }
-    };
-    let launch = |layer: usize| match &dense {
-        Some(dense) => dense.launch(gpu, kernel, &loaded, &q, kv(layer), &out),
-        None => kernel.launch(gpu, &loaded, &q, kv(layer), laid.total, &out),
-    };
-    let mut times = time(gpu, o.clock, layers, o.repeats, launch)?;
-
-    gpu.set(&out, 0xff)?;
-    launch(layers - 1)?;
-    let paths = laid.paths(gpu)?;
-    let (error, largest) = compare(gpu, o, kernel, bench, &loaded, &q, kv(layers - 1), &paths, rows, &out)?;
-    let most = if o.shape.number == Number::F16 { F16_ERROR } else { BF16_ERROR };
+    let ready = Ready::new(gpu, o, kernel, bench, method, Laid::of(o, method), MOST_LAYERS, false)?;
+    let mut times = time(gpu, o.clock, ready.layers, o.repeats, |layer| ready.launch(layer))?;
+    let (error, largest) = ready.error()?;
+    let most = most_error(o.shape.number);
     if error.is_nan() || error > most {
         let (name, tree) = (method.name(), &o.tree);
         return Err(Error::fault(format!(
@@ -168,13 +128,14 @@ fn one(gpu: &Gpu, o: &CudaAttention, kernel: &AttendKernel, bench: &Bench, metho
         )));
     }
 
+    let Ready { plan, rows, .. } = &ready;
     let token = o.shape.kv_bytes();
     let moves = plan.moves;
     let row_bytes = u64::from(o.shape.heads * o.shape.head_size) * 2;
     let keys = plan.tiles.len() as u64 * TILE as u64;
     let medusa = method == Method::Medusa;
     // Medusa: scores written, read and written with the mask, read twice for the softmax; weights written and read.
-    let scores = u64::from(rows) * u64::from(o.shape.heads) * keys * (5 * 4 + 2 * 2);
+    let scores = u64::from(*rows) * u64::from(o.shape.heads) * keys * (5 * 4 + 2 * 2);
     let partial = 2 * moves.partials * u64::from(o.shape.heads) * (u64::from(o.shape.head_size) + 1) * 4;
     Ok(CudaRow {
         method,
@@ -194,10 +155,125 @@ fn one(gpu: &Gpu, o: &CudaAttention, kernel: &AttendKernel, bench: &Bench, metho
         } else {
             plan.tiles.len() as u64 * u64::from(o.shape.kv_heads) * 288
         },
-        query_bytes: (if medusa { u64::from(rows) } else { moves.query_rows } + u64::from(rows)) * row_bytes,
+        query_bytes: (if medusa { u64::from(*rows) } else { moves.query_rows } + u64::from(*rows)) * row_bytes,
         error,
         largest,
     })
+}
+
+/// Most of a result's relative error.
+fn most_error(number: Number) -> f64 {
+    if number == Number::F16 { F16_ERROR } else { BF16_ERROR }
+}
+
+/// A method on a tree, all in device memory.
+struct Ready<'a> {
+    gpu: &'a Gpu,
+    kernel: &'a AttendKernel,
+    bench: &'a Bench,
+    paged: bool,
+    laid: Laid,
+    plan: CudaPlan,
+    rows: u32,
+    /// K/V of `layers` layers, `stride` bytes apart.
+    pool: Buffer,
+    stride: usize,
+    layers: usize,
+    q: Buffer,
+    out: Buffer,
+    loaded: LoadedPlan,
+    dense: Option<Dense>,
+}
+
+impl<'a> Ready<'a> {
+    /// `fault`: what the first tile holds is hidden from all rows.
+    #[expect(clippy::too_many_arguments, reason = "what a launch takes, and how much of it")]
+    fn new(
+        gpu: &'a Gpu,
+        o: &CudaAttention,
+        kernel: &'a AttendKernel,
+        bench: &'a Bench,
+        method: Method,
+        laid: Laid,
+        most_layers: usize,
+        fault: bool,
+    ) -> Result<Self> {
+        let cutting = match method {
+            Method::Flatten | Method::Medusa => Cutting::Flatten,
+            Method::FlashDecoding => Cutting::Radix,
+            Method::SpecInfer => Cutting::SpecInfer,
+            Method::Vanilla => Cutting::Vanilla,
+            Method::Auto | Method::Node | Method::NodeChunk | Method::Radix => Cutting::of(method),
+        };
+        let tree = Tree { nodes: &laid.nodes, slots: &laid.slots, paged: o.paged };
+        let mut plan = cuda_plan::plan(tree, &laid.rows, kernel.machine(), cutting);
+        if fault {
+            plan.tiles[0].rows = [0; TILE];
+            (plan.tiles[0].some, plan.tiles[0].all) = ([u16::MAX, 0], [u16::MAX, 0]);
+        }
+        let rows = laid.rows.len() as u32;
+        let numbers = rows as usize * (o.shape.heads * o.shape.head_size) as usize;
+        let stride = (laid.total as usize * o.shape.kv_bytes() as usize).next_multiple_of(4096);
+        let layers = layers_that_fit(gpu, stride)?.min(most_layers);
+        let pool = gpu.alloc(stride * layers)?;
+        bench.fill(gpu, &pool, o.shape.number, 1, 1.0)?;
+        let (q, out) = (gpu.alloc(numbers * 2)?, gpu.alloc(numbers * 2)?);
+        bench.fill(gpu, &q, o.shape.number, 77, 3.0)?;
+        gpu.set(&out, 0xff)?;
+        let loaded = kernel.load(gpu, &plan)?;
+        let dense = match method {
+            Method::Medusa => Some(Dense::new(gpu, kernel, plan.tiles.len() as u32, rows, &dense_mask(&plan))?),
+            _ => None,
+        };
+        let paged = o.paged;
+        Ok(Self { gpu, kernel, bench, paged, laid, plan, rows, pool, stride, layers, q, out, loaded, dense })
+    }
+
+    fn kv(&self, layer: usize) -> KvLayout {
+        let at = self.pool.pointer() + ((layer % self.layers) * self.stride) as u64;
+        let half = u64::from(self.laid.total) * self.kernel.shape.kv_bytes() / 2;
+        if self.paged { KvLayout::Paged { at } } else { KvLayout::Flat { k: at, v: at + half } }
+    }
+
+    fn launch(&self, layer: usize) -> Result<()> {
+        let (gpu, kv) = (self.gpu, self.kv(layer));
+        match &self.dense {
+            Some(dense) => dense.launch(gpu, self.kernel, &self.loaded, &self.q, kv, &self.out),
+            None => self.kernel.launch(gpu, &self.loaded, &self.q, kv, self.laid.total, &self.out),
+        }
+    }
+
+    /// Relative error and largest difference of one more launch.
+    fn error(&self) -> Result<(f64, f64)> {
+        let layer = self.layers - 1;
+        self.gpu.set(&self.out, 0xff)?;
+        self.launch(layer)?;
+        let paths = self.laid.paths(self.gpu)?;
+        let shape = self.kernel.shape;
+        let numbers = self.rows as usize * (shape.heads * shape.head_size) as usize;
+        let truth = self.gpu.alloc(numbers * 4)?;
+        let Self { gpu, kernel, loaded, q, out, .. } = self;
+        self.bench.reference(gpu, kernel, loaded, q, self.kv(layer), &paths, self.rows, &truth)?;
+        let truth: Vec<f32> = gpu.download(&truth, numbers)?;
+        let got: Vec<u16> = gpu.download(out, numbers)?;
+        Ok(difference(shape.number, &got, &truth))
+    }
+}
+
+/// Relative difference in the Euclidean norm, and the largest of a number.
+fn difference(number: Number, got: &[u16], truth: &[f32]) -> (f64, f64) {
+    let (mut wrong, mut all, mut largest) = (0.0f64, 0.0f64, 0.0f64);
+    for (&bits, &y) in got.iter().zip(truth) {
+        let x = match number {
+            Number::F16 => half::f16::from_bits(bits).to_f64(),
+            Number::Bf16 => half::bf16::from_bits(bits).to_f64(),
+        };
+        let difference = x - f64::from(y);
+        wrong += difference * difference;
+        all += f64::from(y) * f64::from(y);
+        largest = if difference.is_finite() { largest.max(difference.abs()) } else { f64::NAN };
+    }
+    ((wrong / all).sqrt(), largest)
 }
 
 /// The tree laid out in slots.
@@ -210,6 +286,11 @@ struct Laid {
 }
 
 impl Laid {
+    /// As a method has it: paths of their own where it shares nothing.
+    fn of(o: &CudaAttention, method: Method) -> Self {
+        Self::new(o, method == Method::FlashDecoding)
+    }
+
     /// `copies`: every query's path as a run of its own, as an unpaged cache without sharing holds it.
     fn new(o: &CudaAttention, copies: bool) -> Self {
         let shared = o.nodes.clone();
@@ -324,43 +405,14 @@ fn time(
     Ok(times)
 }
 
-/// Relative error and largest difference of `out`.
-#[expect(clippy::too_many_arguments, reason = "everything that a launch took")]
-fn compare(
-    gpu: &Gpu,
-    o: &CudaAttention,
-    kernel: &AttendKernel,
-    bench: &Bench,
-    plan: &LoadedPlan,
-    q: &Buffer,
-    kv: KvLayout,
-    paths: &Paths,
-    rows: u32,
-    out: &Buffer,
-) -> Result<(f64, f64)> {
-    let numbers = rows as usize * (o.shape.heads * o.shape.head_size) as usize;
-    let truth = gpu.alloc(numbers * 4)?;
-    bench.reference(gpu, kernel, plan, q, kv, paths, rows, &truth)?;
-    let truth: Vec<f32> = gpu.download(&truth, numbers)?;
-    let got: Vec<u16> = gpu.download(out, numbers)?;
-    let (mut wrong, mut all, mut largest) = (0.0f64, 0.0f64, 0.0f64);
-    for (&bits, &y) in got.iter().zip(&truth) {
-        let x = match o.shape.number {
-            Number::F16 => half::f16::from_bits(bits).to_f64(),
-            Number::Bf16 => half::bf16::from_bits(bits).to_f64(),
-        };
-        let difference = x - f64::from(y);
-        wrong += difference * difference;
-        all += f64::from(y) * f64::from(y);
-        largest = if difference.is_finite() { largest.max(difference.abs()) } else { f64::NAN };
-    }
-    Ok(((wrong / all).sqrt(), largest))
-}
-
 fn median(times: &mut [f64]) -> f64 {
     times.sort_by(f64::total_cmp);
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
+mod planning;
+pub mod selftest;
 #[cfg(test)]
 mod tests;
+
+pub use planning::plan_times;

@@ -6,6 +6,7 @@ use crate::attention::cuda_plan::{self, Cutting};
 use crate::attention::{self, Method};
 use crate::base::size::{Human, free_ram};
 use crate::base::{Error, Result};
+use crate::bench;
 use crate::device::cpu::{default_threads, simd::Simd};
 use crate::device::cuda::driver::{self, Gpu};
 use crate::device::cuda::{self, step::Planning};
@@ -31,7 +32,9 @@ fn self_test(common: &Common) -> Result<u8> {
     let mut rows = selftest::products(fault)?;
     match cards(common) {
         Ok(ordinal) => {
-            rows.extend(cuda::selftest::products(&Gpu::open(ordinal)?, fault)?);
+            let gpu = Gpu::open(ordinal)?;
+            rows.extend(cuda::selftest::products(&gpu, fault)?);
+            rows.extend(bench::cuda::selftest::run(&gpu, fault)?);
             let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
             rows.extend(cuda::selftest::steps(ordinal, planning, fault)?);
         }

@@ -16,7 +16,7 @@ use crate::bench::{decode, perplexity, products, trace};
 use crate::device::cpu::attend::Heads;
 use crate::device::cpu::default_threads;
 use crate::device::cpu::simd::Simd;
-use crate::device::cuda::attend::{HeadShape, Number as CudaNumber};
+use crate::device::cuda::attend::{AttendKernel, HeadShape, Number as CudaNumber};
 use crate::device::cuda::driver::Gpu;
 use crate::engine::measure::Spec;
 use crate::lm::engine::EngineOptions;
@@ -126,6 +126,7 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
         let options =
             CudaAttention { tree: tree.name.clone(), nodes, queries, shape, paged: !args.unpaged, clock, repeats: 30 };
         let rows = cuda::attention(&gpu, &options, &methods)?;
+        let machine = *AttendKernel::new(&gpu, shape, None)?.machine();
         let radix = rows.iter().find(|r| r.method == Method::Radix).map(|r| r.median_us);
         if !common.json {
             out::line(&format!(
@@ -134,25 +135,38 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
                 rows.first().map_or(0.0, |r| r.unique_bytes as f64 / 1e6)
             ))?;
             out::line(&format!(
-                "{:<16} {:>10} {:>21} {:>10} {:>12} {:>9} {:>8} {:>9}",
-                "method", "median us", "least-most us", "K/V MB", "partials MB", "of copy", "x radix", "error"
+                "{:<16} {:>10} {:>21} {:>10} {:>12} {:>9} {:>8} {:>9} {:>10} {:>8}",
+                "method",
+                "median us",
+                "least-most us",
+                "K/V MB",
+                "partials MB",
+                "of copy",
+                "x radix",
+                "error",
+                "plan us",
+                "next us"
             ))?;
         }
         for row in &rows {
             // Copy bandwidth counts bytes read and written; a reader moves half of what a copy does in the same time.
             let share = row.unique_bytes as f64 / (row.median_us * 1e-6) / copy;
             let times_radix = radix.map(|r| r / row.median_us);
+            // Those that an engine may use plan step by step.
+            let live = row.method.is_live();
+            let planning = live.then(|| cuda::plan_times(row.method, &tree, &machine)).transpose()?;
             if common.json {
                 out::json(&json!({
                     "method": row.method.name(), "tree": row.tree, "median_us": row.median_us, "kv_bytes": row.kv_bytes,
                     "partial_bytes": row.partial_bytes, "least_us": row.least_us, "most_us": row.most_us,
                     "unique_bytes": row.unique_bytes, "mask_bytes": row.mask_bytes, "query_and_output_bytes": row.query_bytes,
                     "share_of_copy": share, "times_radix": times_radix, "error": row.error, "clock": clock.describe(),
+                    "plan_us": planning.map(|p| p.0), "next_plan_us": planning.map(|p| p.1),
                 }))?;
             } else {
                 let ratio = times_radix.map_or("-".to_string(), |x| format!("{x:.2}"));
                 out::line(&format!(
-                    "{:<16} {:>10.1} {:>10.1}-{:<10.1} {:>10.1} {:>12.1} {:>8.0}% {ratio:>8} {:>9.1e}",
+                    "{:<16} {:>10.1} {:>10.1}-{:<10.1} {:>10.1} {:>12.1} {:>8.0}% {ratio:>8} {:>9.1e} {:>10} {:>8}",
                     row.method.name(),
                     row.median_us,
                     row.least_us,
@@ -160,7 +174,9 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
                     row.kv_bytes as f64 / 1e6,
                     row.partial_bytes as f64 / 1e6,
                     100.0 * share,
-                    row.error
+                    row.error,
+                    planning.map_or("-".into(), |p| format!("{:.0}", p.0)),
+                    planning.map_or("-".into(), |p| format!("{:.0}", p.1))
                 ))?;
             }
         }
@@ -170,7 +186,8 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
 
 fn bench_recorded(common: &Common, args: &BenchRecordedArgs) -> Result<u8> {
     let heads = heads(&args.heads, args.head_size)?;
-    recorded::run(&args.folder, heads, args.layers, Number::F16, common.json, &mut std::io::stdout().lock())?;
+    let threads = common.threads.map_or_else(default_threads, usize::from);
+    recorded::run(&args.folder, heads, args.layers, threads, common.json, &mut std::io::stdout().lock())?;
     Ok(0)
 }
 

@@ -11,9 +11,9 @@
 //! ```
 //!
 //! Every path has exactly one token at a position, so a row's scores in a block are dense whatever the shape of the tree.
-//! The CPU cuts a block into windows of [`WINDOW`] positions, takes one softmax step a window and writes one partial a
-//! block; the partials of a row merge in path order. Both cuts are fixed, so a row's arithmetic depends on its own path
-//! alone: not on the tree around it, the other rows, the method or the threads.
+//! The CPU cuts a block into windows of [`WINDOW`] positions, takes one softmax step a window and has one partial result
+//! a block; a row's blocks are merged by a fixed binary tree over their numbers. Both cuts and the tree are fixed, so a
+//! row's arithmetic depends on its own path alone: not on the tree around it, the other rows, the method or the threads.
 
 use std::ops::Range;
 
@@ -59,9 +59,10 @@ pub struct AttendWork {
     pub pages: Vec<u32>,
     pub pieces: Vec<Piece>,
     pub units: Vec<Unit>,
-    /// Runs of units that one thread takes together.
+    /// Runs of units that one thread takes together; a row's blocks in a task are neighbours.
     pub tasks: Vec<Range<u32>>,
-    /// The partial of work row `r` and block `b` is number `partial_first[r] + b`; `partial_first[rows]` is their count.
+    /// What begins with block `b` of work row `r` is partial number `partial_first[r] + b`; `partial_first[rows]` is their
+    /// count.
     pub partial_first: Vec<u32>,
     pub io: Io,
 }
@@ -74,6 +75,42 @@ impl AttendWork {
     pub fn partials(&self) -> usize {
         self.partial_first.last().map_or(0, |&n| n as usize)
     }
+
+    /// Partial rows that tasks write for others to read. A row whose blocks lie in one task has none; of the blocks a..b of
+    /// one in several, a task hands over the aligned runs of 2^l blocks that make them up. `blocks` is room to work in.
+    pub fn handed_over(&self, blocks: &mut Vec<Range<u32>>) -> u64 {
+        let mut count = 0;
+        for task in &self.tasks {
+            let units = &self.units[task.start as usize..task.end as usize];
+            let first = units.iter().map(|u| u.rows.start).min().unwrap_or(0);
+            let end = units.iter().map(|u| u.rows.end).max().unwrap_or(0);
+            blocks.clear();
+            blocks.resize((end - first) as usize, 0..0);
+            for unit in units {
+                for own in &mut blocks[(unit.rows.start - first) as usize..(unit.rows.end - first) as usize] {
+                    let start = if own.end == 0 { unit.block } else { own.start };
+                    *own = start..unit.block + 1;
+                }
+            }
+            for (own, &position) in blocks.iter().zip(&self.positions[first as usize..]) {
+                if *own != (0..position / BLOCK as u32 + 1) {
+                    count += aligned_runs(own.clone());
+                }
+            }
+        }
+        count
+    }
+}
+
+/// Runs of 2^l numbers, each beginning at a multiple of its length, that make up `range`; as few as can be.
+fn aligned_runs(Range { mut start, end }: Range<u32>) -> u64 {
+    let mut runs = 0;
+    while start < end {
+        let aligned = if start == 0 { u32::BITS - 1 } else { start.trailing_zeros() };
+        start += 1 << aligned.min((end - start).ilog2());
+        runs += 1;
+    }
+    runs
 }
 
 /// Tokens and rows this work moves, per layer; multiply by bytes a token and by layers.
@@ -87,4 +124,17 @@ pub struct Io {
     pub radix_tokens: u64,
     /// Partial results written and read back (rows, each `heads × (head size + 2)` numbers).
     pub partial_rows: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::aligned_runs;
+
+    #[test]
+    fn aligned_runs_are_as_few_as_can_be() {
+        let runs = [(0..0, 0), (0..1, 1), (0..8, 1), (0..7, 3), (1..4, 2), (1..8, 3), (3..9, 3), (5..6, 1), (6..8, 1)];
+        for (range, expected) in runs {
+            assert_eq!(aligned_runs(range.clone()), expected, "{range:?}");
+        }
+    }
 }

@@ -122,7 +122,7 @@ fn step(run: &mut Run<'_>, limits: &Limits, growing: &mut [Growing], found: &mut
         let most = MOST_NODES.min(limits.step_rows.saturating_sub(run.rows()));
         let draft = speculate::draft(&one.path, &one.luck, &mut load, most, one.left - 1, |_| true);
         let draft = run.draft(one.branch, &draft);
-        found.drafts += usize::from(draft.len() > 0);
+        found.drafts += usize::from(!draft.is_empty());
         found.drafted += draft.len();
         placed.push(draft);
     }

@@ -309,7 +309,7 @@ impl Worker {
                 continue;
             }
             let placed = Placed::place(&mut self.tree, &mut self.batch, branch, &draft);
-            usage.drafts += u64::from(placed.len() > 0);
+            usage.drafts += u64::from(!placed.is_empty());
             usage.drafted += placed.len() as u64;
             // Until they are accepted.
             usage.scored += placed.len() as u64;
@@ -527,7 +527,7 @@ impl Worker {
             };
             self.jobs[id.job].take_logits(id.lane, &self.logits[placed.wanted(node)], &mut context);
         }
-        if placed.len() > 0 {
+        if !placed.is_empty() {
             self.meter.verified(placed.len(), accepted);
         }
         placed.release(&mut self.tree);

@@ -89,11 +89,14 @@ fn open(title: &str, height: f64) -> String {
     )
 }
 
+/// A value with its ends.
+type Interval = (f64, f64, f64);
+
 /// A point with its interval for each arm.
 struct Dots<'a> {
     title: String,
     /// Label, and value with its ends.
-    rows: Vec<(&'a str, Option<(f64, f64, f64)>)>,
+    rows: Vec<(&'a str, Option<Interval>)>,
     most: f64,
     tick: fn(f64) -> String,
 }

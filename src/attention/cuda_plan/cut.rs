@@ -88,7 +88,8 @@ impl Draft {
             draft.ctas.push(items);
         }
         draft.tiles = tiles;
-        draft.nanoseconds = dearest + machine.merge(draft.partials(flat.rows()));
+        let (partials, longest) = draft.partials(flat.rows());
+        draft.nanoseconds = dearest + machine.merge(partials, longest);
         draft
     }
 
@@ -259,10 +260,12 @@ impl Draft {
             .collect()
     }
 
-    fn partials(&self, rows: u32) -> u64 {
+    /// Partial rows, and the most that one row has.
+    fn partials(&self, rows: u32) -> (u64, u64) {
         let shares = self.shares(rows);
         let cut = |i: &&Item| (i.row..i.row + i.rows).any(|r| shares[r as usize] > 1);
-        self.ctas.iter().flatten().filter(cut).map(|i| u64::from(i.rows)).sum()
+        let partials = self.ctas.iter().flatten().filter(cut).map(|i| u64::from(i.rows)).sum();
+        (partials, shares.iter().max().map_or(0, |&n| u64::from(n)))
     }
 
     /// Numbers the partials and lists each row's.

@@ -233,6 +233,7 @@ fn plans_of_the_engine_s_steps_cover_each_visible_pair_once() {
         let machine = &machines[case as usize % machines.len()];
         for method in Method::LIVE {
             let mut planner = Planner::new(method);
+            let mut following = StepPlanner::new(Cutting::of(method));
             // Decoding steps, then one in which every branch brings several rows.
             for many in [1, 1, 1, 9, 1] {
                 let mut rows = Vec::new();
@@ -248,7 +249,9 @@ fn plans_of_the_engine_s_steps_cover_each_visible_pair_once() {
                     }
                 }
                 let work = planner.plan(&tree, &rows);
-                check(&step(work, machine, Cutting::of(method)), &expected, rows.len(), machine, Cutting::of(method));
+                for plan in [step(work, machine, Cutting::of(method)), following.plan(work, machine)] {
+                    check(&plan, &expected, rows.len(), machine, Cutting::of(method));
+                }
             }
         }
     }

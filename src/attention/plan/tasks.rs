@@ -17,7 +17,7 @@ const TASKS_PER_THREAD: u64 = 6;
 
 impl Planner {
     pub(super) fn make_tasks(&mut self) {
-        let Self { method, parallel, work, node_units, split, .. } = self;
+        let Self { method, parallel, work, node_units, split, blocks, .. } = self;
         work.tasks.clear();
         match method {
             Method::Node => {
@@ -28,9 +28,10 @@ impl Planner {
                 *split = split_wide_units(work, *parallel);
                 even_tasks(work, *parallel);
             }
-            Method::Flatten => even_tasks(work, *parallel),
-            _ => work.tasks.extend((0..work.units.len() as u32).map(|u| u..u + 1)),
+            Method::NodeChunk => work.tasks.extend((0..work.units.len() as u32).map(|u| u..u + 1)),
+            _ => even_tasks(work, *parallel),
         }
+        work.io.partial_rows = work.handed_over(blocks);
     }
 }
 
@@ -56,9 +57,10 @@ fn cost((tokens, pairs): (u64, u64), group: u64) -> u64 {
     tokens * CONVERT + pairs * group
 }
 
-/// The cost a task should have: the whole over the wanted number of tasks a K/V head.
+/// The cost a task should have: the whole over the wanted number of tasks a K/V head. Where the heads alone keep the
+/// threads busy there is one, and nothing is handed over.
 fn wanted_cost(total: u64, parallel: Parallel) -> u64 {
-    let tasks = (parallel.threads as u64 * TASKS_PER_THREAD).div_ceil(parallel.kv_heads.max(1) as u64).max(1);
+    let tasks = (parallel.threads as u64 * TASKS_PER_THREAD / parallel.kv_heads.max(1) as u64).max(1);
     total.div_ceil(tasks).max(1)
 }
 

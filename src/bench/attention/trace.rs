@@ -4,7 +4,9 @@
 //! with `start <= t <= end` decodes one token. The root is the prompt: it ends in iteration 0.
 
 use super::trees::Node;
+use crate::attention::{Planner, QueryRow};
 use crate::base::{Error, Result};
+use crate::kv::{BranchId, PAGE_TOKENS, TokenTree};
 use serde::Deserialize;
 use std::collections::{BTreeMap, HashMap};
 
@@ -79,6 +81,9 @@ pub struct RunIo {
     /// Sum over iterations of queries times tokens in the tree: entries of a dense mask, and of each matrix of scores a
     /// query head.
     pub dense: u64,
+    /// Partial rows that the plans' tasks hand over, and K/V tokens that the plans read: counted from real plans.
+    pub handed_over: u64,
+    pub planned: u64,
 }
 
 pub fn read_reasoning(text: &str) -> Result<Reasoning> {
@@ -166,9 +171,29 @@ impl Run {
         nodes
     }
 
-    pub fn io(&self) -> RunIo {
+    /// Replays the run on a token tree of its own and plans every iteration.
+    pub fn io(&self, planner: &mut Planner) -> RunIo {
         let mut io = RunIo::default();
+        let mut replay = Replay::new(self.nodes.iter().map(|n| n.tokens).sum::<usize>(), self.nodes.len());
+        let mut branches: Vec<Option<BranchId>> = vec![None; self.nodes.len()];
         for t in 1..=self.last_iteration() {
+            let mut rows = Vec::new();
+            for (i, n) in self.nodes.iter().enumerate() {
+                // The root is a prompt: it is there before the first iteration. A node's first token forks it off.
+                let tokens = if n.end < t { n.tokens } else { usize::from(n.start <= t) };
+                let branch = match branches[i] {
+                    Some(branch) if n.start <= t && t <= n.end => branch,
+                    None if n.start <= t => replay.fork(n.parent.and_then(|p| branches[p])),
+                    _ => continue,
+                };
+                let have = replay.tree.len(branch);
+                let add = if branches[i].replace(branch).is_none() { tokens } else { 1 };
+                replay.append(branch, add);
+                if n.start <= t && t <= n.end {
+                    rows.push(QueryRow { branch, position: (have + add) as u32 - 1 });
+                }
+            }
+            replay.plan(planner, &rows, &mut io);
             let nodes = self.at(t);
             let (tree, paths, queries) = measure(&nodes);
             io.iterations += 1;
@@ -197,6 +222,40 @@ fn measure(nodes: &[Node]) -> (u64, u64, u64) {
     (tree, paths, queries)
 }
 
+/// A token tree that does what a recording tells, with tokens that never repeat.
+struct Replay {
+    tree: TokenTree,
+    next: u32,
+}
+
+impl Replay {
+    /// Room for so many tokens on so many branches.
+    fn new(tokens: usize, branches: usize) -> Self {
+        Self { tree: TokenTree::new(tokens.div_ceil(PAGE_TOKENS) + 2 * branches + 2), next: 0 }
+    }
+
+    fn fork(&mut self, from: Option<BranchId>) -> BranchId {
+        match from {
+            Some(branch) => self.tree.fork(branch),
+            None => self.tree.open(),
+        }
+    }
+
+    fn append(&mut self, branch: BranchId, tokens: usize) {
+        let ids: Vec<u32> = (self.next..self.next + tokens as u32).collect();
+        self.next += tokens as u32;
+        self.tree.append(branch, &ids, &mut Vec::new()).expect("the tree has room for the whole recording");
+    }
+
+    fn plan(&self, planner: &mut Planner, rows: &[QueryRow], io: &mut RunIo) {
+        if !rows.is_empty() {
+            let planned = planner.plan(&self.tree, rows).io;
+            io.handed_over += planned.partial_rows;
+            io.planned += planned.kv_tokens;
+        }
+    }
+}
+
 impl Reasoning {
     /// The tree of the iteration of the first run in which the paths are longest in sum.
     pub fn widest(&self) -> Vec<Node> {
@@ -209,7 +268,11 @@ impl Reasoning {
 impl Speculative {
     /// The runs of a record after a prompt of `prompt` tokens: in each step the whole token tree is verified, then the
     /// accepted tokens join the prompt.
-    pub fn io(&self, run: usize, prompt: usize) -> RunIo {
+    pub fn io(&self, run: usize, prompt: usize, planner: &mut Planner) -> RunIo {
+        let accepted: usize = self.accepted[run].iter().sum();
+        let mut replay = Replay::new(prompt + accepted, self.parents.len());
+        let trunk = replay.fork(None);
+        replay.append(trunk, prompt);
         let mut depth: Vec<u64> = Vec::with_capacity(self.parents.len());
         for parent in &self.parents {
             depth.push(1 + parent.map_or(0, |p| depth[p]));
@@ -224,6 +287,19 @@ impl Speculative {
             io.paths += before * queries + depth.iter().sum::<u64>();
             io.queries += queries;
             io.dense += (before + queries - 1) * queries;
+            let mut rows = vec![QueryRow { branch: trunk, position: before as u32 - 1 }];
+            let mut branches: Vec<BranchId> = Vec::with_capacity(self.parents.len());
+            for parent in &self.parents {
+                let branch = replay.fork(Some(parent.map_or(trunk, |p| branches[p])));
+                replay.append(branch, 1);
+                rows.push(QueryRow { branch, position: replay.tree.len(branch) as u32 - 1 });
+                branches.push(branch);
+            }
+            replay.plan(planner, &rows, &mut io);
+            for branch in branches.into_iter().rev() {
+                replay.tree.drop_branch(branch, 0);
+            }
+            replay.append(trunk, accepted);
             before += accepted as u64;
         }
         io

@@ -6,9 +6,6 @@ use crate::base::rng;
 use crate::device::cuda::work::Kernel;
 use rand::Rng;
 
-const CUTTINGS: [Cutting; 6] =
-    [Cutting::Auto, Cutting::Flatten, Cutting::Node, Cutting::NodeChunk, Cutting::Radix, Cutting::SpecInfer];
-
 /// A random tree in slots that stand in no order: pages, or single slots, are shuffled.
 fn random_tree(seed: u64, paged: bool) -> Laid {
     let mut random = rng::stream(seed, "cuda attention", &[]);
@@ -97,40 +94,22 @@ fn every_kernel_agrees_with_the_reference_on_random_trees() {
 
 fn check(gpu: &Gpu, bench: &Bench, attend: &AttendKernel, seed: u64, paged: bool) {
     let shape = attend.shape;
-    let laid = random_tree(seed, paged);
-    let rows = laid.rows.len() as u32;
-    let numbers = rows as usize * (shape.heads * shape.head_size) as usize;
-    let bytes = laid.total as usize * shape.kv_bytes() as usize;
-    let run = || -> Result<()> {
-        let (pool, q, out) = (gpu.alloc(bytes)?, gpu.alloc(numbers * 2)?, gpu.alloc(numbers * 2)?);
-        bench.fill(gpu, &pool, shape.number, seed as u32, 1.0)?;
-        bench.fill(gpu, &q, shape.number, 7 + seed as u32, 3.0)?;
-        let at = pool.pointer();
-        let kv = if paged { KvLayout::Paged { at } } else { KvLayout::Flat { k: at, v: at + bytes as u64 / 2 } };
-        let paths = laid.paths(gpu)?;
-        let options = CudaAttention {
-            tree: format!("random:{seed}"),
-            nodes: Vec::new(),
-            queries: Vec::new(),
-            shape,
-            paged,
-            clock: Clock::OneCall,
-            repeats: 1,
-        };
-        for cutting in CUTTINGS {
-            let tree = Tree { nodes: &laid.nodes, slots: &laid.slots, paged };
-            let plan = cuda_plan::plan(tree, &laid.rows, attend.machine(), cutting);
-            let loaded = attend.load(gpu, &plan)?;
-            // Twice: the barrier must serve the next launch too.
-            for _ in 0..2 {
-                gpu.set(&out, 0xff)?;
-                attend.launch(gpu, &loaded, &q, kv, laid.total, &out)?;
-            }
-            let (error, _) = compare(gpu, &options, attend, bench, &loaded, &q, kv, &paths, rows, &out)?;
-            let most = if shape.number == Number::F16 { F16_ERROR } else { BF16_ERROR };
-            assert!(error <= most, "{cutting:?}, {shape:?}, paged {paged}, seed {seed}: error {error:.1e}");
-        }
-        Ok(())
+    let options = CudaAttention {
+        tree: format!("random:{seed}"),
+        nodes: Vec::new(),
+        queries: Vec::new(),
+        shape,
+        paged,
+        clock: Clock::OneCall,
+        repeats: 1,
     };
-    run().unwrap_or_else(|e| panic!("{shape:?}, paged {paged}, seed {seed}: {e}"));
+    for method in [Method::Auto, Method::Flatten, Method::Node, Method::NodeChunk, Method::Radix, Method::SpecInfer] {
+        let ready = Ready::new(gpu, &options, attend, bench, method, random_tree(seed, paged), 1, false)
+            .unwrap_or_else(|e| panic!("{shape:?}, paged {paged}, seed {seed}: {e}"));
+        // Twice: the barrier must serve the next launch too.
+        ready.launch(0).unwrap();
+        let (error, _) = ready.error().unwrap();
+        let most = most_error(shape.number);
+        assert!(error <= most, "{method}, {shape:?}, paged {paged}, seed {seed}: error {error:.1e}");
+    }
 }

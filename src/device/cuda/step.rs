@@ -37,7 +37,7 @@ const HEAD_ROWS: usize = 128;
 const SPARE_BYTES: usize = 512 << 20;
 
 /// Turns a step's attention into the kernel's plan; a part of `attention`, which stands above the device.
-pub type Planning = Box<dyn Fn(&AttendWork, &Machine) -> CudaPlan + Send>;
+pub type Planning = Box<dyn FnMut(&AttendWork, &Machine) -> CudaPlan + Send>;
 
 pub struct CudaOptions {
     /// K/V pages of 16 tokens.

@@ -72,6 +72,10 @@ impl Placed {
         Some(self.nodes.len() - 1)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
     /// Drafted nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()

@@ -1,7 +1,7 @@
 //! Which device runs the model: what `--device` says, and what this machine has.
 
 use super::{EngineOptions, pages};
-use crate::attention::cuda_plan::{self, Cutting};
+use crate::attention::cuda_plan::{Cutting, StepPlanner};
 use crate::base::size::{Human, Size, free_ram};
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
@@ -69,8 +69,8 @@ impl Place {
             }
             Self::Cuda(gpu) => {
                 let pages = card_pages(&weights, options, gpu.memory()?.0 as u64)?;
-                let cutting = Cutting::of(options.method);
-                let planning = Box::new(move |work: &_, machine: &_| cuda_plan::step(work, machine, cutting));
+                let mut planner = StepPlanner::new(Cutting::of(options.method));
+                let planning = Box::new(move |work: &_, machine: &_| planner.plan(work, machine));
                 Box::new(CudaDevice::new(gpu, weights, CudaOptions { pages, planning })?)
             }
         };

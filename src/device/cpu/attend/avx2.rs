@@ -1,12 +1,13 @@
 //! The inner loops with AVX2, FMA and F16C: a page of 16 positions is two vectors of scores.
 
-use super::kernels::{EXP2, EXP2_LOWEST, Kernels, ScoreTile, ValueTile};
+use super::kernels::{EXP2, EXP2_LOWEST, Kernels, MergeTile, ScoreTile, SoftmaxTile, ValueTile, weights};
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
 use half::f16;
 use std::arch::x86_64::*;
 
-pub(super) static KERNELS: Kernels = Kernels { name: "avx2", keys_f16, keys_f32, widen, scores, softmax, values };
+pub(super) static KERNELS: Kernels =
+    Kernels { name: "avx2", keys_f16, keys_f32, widen, scores, softmax, values, merge };
 
 /// Rows of one register tile: 6 × 2 accumulators, 2 vectors of K or V and one broadcast are 15 of 16 registers.
 const ROWS: usize = 6;
@@ -168,7 +169,44 @@ fn exp2(x: __m256) -> __m256 {
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
+unsafe fn softmax(t: &SoftmaxTile) {
+    for row in 0..t.rows {
+        // SAFETY: a window of 64 scores, a state and `d` numbers for each row, as the caller checked.
+        unsafe {
+            let (max, sum) = (&mut *t.max.add(row), &mut *t.sum.add(row));
+            let factor = softmax_row(t.scores.add(row * WINDOW), t.seen, max, sum);
+            // A NaN factor must reach the output.
+            if factor != 1.0 {
+                let wide = _mm256_set1_ps(factor);
+                for k in (row * t.d..(row + 1) * t.d).step_by(8) {
+                    _mm256_storeu_ps(t.out.add(k), _mm256_mul_ps(_mm256_loadu_ps(t.out.add(k)), wide));
+                }
+            }
+        }
+    }
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn merge(t: &MergeTile) {
+    for row in 0..t.rows {
+        // SAFETY: states and `d` numbers for each row on both sides, as the caller checked.
+        unsafe {
+            let Some((a, b, max)) = weights(*t.left_max.add(row), *t.max.add(row)) else { continue };
+            *t.max.add(row) = max;
+            *t.sum.add(row) = a * *t.left_sum.add(row) + b * *t.sum.add(row);
+            let (a, b) = (_mm256_set1_ps(a), _mm256_set1_ps(b));
+            for k in (row * t.d..(row + 1) * t.d).step_by(8) {
+                let right = _mm256_mul_ps(b, _mm256_loadu_ps(t.out.add(k)));
+                _mm256_storeu_ps(t.out.add(k), _mm256_fmadd_ps(a, _mm256_loadu_ps(t.left.add(k)), right));
+            }
+        }
+    }
+}
+
+/// The factor for what was summed before: 1 where that is nothing.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn softmax_row(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
     let mut s = [_mm256_setzero_ps(); 8];
     for (i, s) in s.iter_mut().enumerate() {
         let seen = _mm256_castsi256_ps(lanes_between(0, seen, 8 * i));
@@ -196,7 +234,8 @@ unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -
     let mut sums = [0f32; 8];
     // SAFETY: eight numbers.
     unsafe { _mm256_storeu_ps(sums.as_mut_ptr(), added) };
-    let factor = if *max == base { 1.0 } else { super::kernels::exp2(*max - base) };
+    let nothing = *max == base || *max == f32::NEG_INFINITY;
+    let factor = if nothing { 1.0 } else { super::kernels::exp2(*max - base) };
     let total = sums.iter().sum::<f32>();
     *sum = *sum * factor + total;
     *max = if total.is_nan() { f32::NAN } else { top };

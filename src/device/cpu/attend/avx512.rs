@@ -1,13 +1,13 @@
 //! The inner loops with AVX-512 (F, BW): a page of 16 positions is one vector of scores, a row's window four of them.
 
-use super::kernels::{EXP2, EXP2_LOWEST, Kernels, ScoreTile, ValueTile};
+use super::kernels::{EXP2, EXP2_LOWEST, Kernels, MergeTile, ScoreTile, SoftmaxTile, ValueTile, weights};
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
 use half::f16;
 use std::arch::x86_64::*;
 
 pub(super) static KERNELS: Kernels =
-    Kernels { name: "avx512", keys_f16, keys_f32: super::avx2::keys_f32, widen, scores, softmax, values };
+    Kernels { name: "avx512", keys_f16, keys_f32: super::avx2::keys_f32, widen, scores, softmax, values, merge };
 
 /// Rows of one register tile: 6 × 4 accumulators, 4 vectors of K or V and one broadcast are 29 of 32 registers.
 const ROWS: usize = 6;
@@ -178,8 +178,25 @@ fn exp2(x: __m512) -> __m512 {
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
-    let lanes = u64::MAX.checked_shr(64 - seen as u32).unwrap_or(0);
+unsafe fn softmax(t: &SoftmaxTile) {
+    let lanes = u64::MAX.checked_shr(64 - t.seen as u32).unwrap_or(0);
+    for row in 0..t.rows {
+        // SAFETY: a window of 64 scores and a state for each row, as the caller checked.
+        unsafe {
+            let (max, sum) = (&mut *t.max.add(row), &mut *t.sum.add(row));
+            let factor = softmax_row(t.scores.add(row * WINDOW), lanes, max, sum);
+            // A NaN factor must reach the output.
+            if factor != 1.0 {
+                scale(t.out.add(row * t.d), t.d, factor);
+            }
+        }
+    }
+}
+
+/// The factor for what was summed before: 1 where that is nothing.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn softmax_row(scores: *mut f32, lanes: u64, max: &mut f32, sum: &mut f32) -> f32 {
     let mut s = [_mm512_setzero_ps(); 4];
     for (i, s) in s.iter_mut().enumerate() {
         let mask = (lanes >> (16 * i)) as u16;
@@ -197,10 +214,45 @@ unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -
         unsafe { _mm512_storeu_ps(scores.add(16 * i), *s) };
     }
     let added = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3])));
-    let factor = if *max == base { 1.0 } else { super::kernels::exp2(*max - base) };
+    let nothing = *max == base || *max == f32::NEG_INFINITY;
+    let factor = if nothing { 1.0 } else { super::kernels::exp2(*max - base) };
     *sum = *sum * factor + added;
     *max = if added.is_nan() { f32::NAN } else { top };
     factor
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn scale(out: *mut f32, d: usize, factor: f32) {
+    let factor = _mm512_set1_ps(factor);
+    for k in (0..d).step_by(16) {
+        let mask = if d - k >= 16 { u16::MAX } else { 0xff };
+        // SAFETY: `d` numbers, a multiple of 8; the last vector is masked to what is left.
+        unsafe {
+            let scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, out.add(k)), factor);
+            _mm512_mask_storeu_ps(out.add(k), mask, scaled);
+        }
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn merge(t: &MergeTile) {
+    for row in 0..t.rows {
+        // SAFETY: states and `d` numbers for each row on both sides, as the caller checked.
+        unsafe {
+            let Some((a, b, max)) = weights(*t.left_max.add(row), *t.max.add(row)) else { continue };
+            *t.max.add(row) = max;
+            *t.sum.add(row) = a * *t.left_sum.add(row) + b * *t.sum.add(row);
+            let (a, b) = (_mm512_set1_ps(a), _mm512_set1_ps(b));
+            for k in (0..t.d).step_by(16) {
+                let mask = if t.d - k >= 16 { u16::MAX } else { 0xff };
+                let at = row * t.d + k;
+                let right = _mm512_mul_ps(b, _mm512_maskz_loadu_ps(mask, t.out.add(at)));
+                let both = _mm512_fmadd_ps(a, _mm512_maskz_loadu_ps(mask, t.left.add(at)), right);
+                _mm512_mask_storeu_ps(t.out.add(at), mask, both);
+            }
+        }
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]

@@ -10,7 +10,7 @@
 //! | `specinfer` (Miao et al. 2024) | rows × K/V heads | once a row | nothing |
 //! | `vanilla` | nothing | once a K/V head and 512 query rows | nothing |
 
-use super::{Attention, KvLayer, PAGE_TOKENS, ParallelFor, Scratch, Shared, TILE_ROWS, grow};
+use super::{Attention, KvLayer, Lazy, PAGE_TOKENS, ParallelFor, Scratch, Shared, TILE_ROWS};
 use crate::device::attend::WINDOW;
 use std::ops::Range;
 
@@ -44,7 +44,7 @@ pub fn medusa(
     flat: Flat<'_>,
     mask: &[f32],
     q: &[f32],
-    scores: &mut Vec<f32>,
+    scores: &mut Lazy<f32>,
     out: &mut [f32],
     parallel: ParallelFor<'_>,
 ) {
@@ -53,7 +53,7 @@ pub fn medusa(
     let stride = Flat::stride(flat.tokens);
     let per_head = flat.rows * g;
     assert!(mask.len() == flat.rows * stride && out.len() == q.len());
-    grow(scores, kv_heads * per_head * stride);
+    scores.grow(kv_heads * per_head * stride);
     let sink = Shared(scores.as_mut_ptr());
     let row = |i: usize| {
         // SAFETY: in all passes a task takes windows, or rows, of one K/V head that no other task takes.
@@ -61,17 +61,18 @@ pub fn medusa(
     };
     parallel(kv_heads * flat.windows(), &|i| {
         let (kv_head, window) = (i / flat.windows(), i % flat.windows());
-        let mut scratch = Scratch::default();
-        run.take_queries(kv_head, 0..flat.rows, 1.0, &mut scratch);
-        run.window_scores(kv_head, window, per_head, &mut scratch);
-        for r in 0..per_head {
-            // SAFETY: this window of the row is this task's.
-            let target = unsafe {
-                let at = (kv_head * per_head + r) * stride + window * WINDOW;
-                std::slice::from_raw_parts_mut(sink.get().add(at), WINDOW)
-            };
-            target.copy_from_slice(&scratch.scores[r * WINDOW..(r + 1) * WINDOW]);
-        }
+        attention.with_scratch(|scratch| {
+            run.take_queries(kv_head, 0..flat.rows, 1.0, scratch);
+            run.window_scores(kv_head, window, per_head, scratch);
+            for r in 0..per_head {
+                // SAFETY: this window of the row is this task's.
+                let target = unsafe {
+                    let at = (kv_head * per_head + r) * stride + window * WINDOW;
+                    std::slice::from_raw_parts_mut(sink.get().add(at), WINDOW)
+                };
+                target.copy_from_slice(&scratch.scores[r * WINDOW..(r + 1) * WINDOW]);
+            }
+        });
     });
     let scale = std::f32::consts::LOG2_E / (d as f32).sqrt();
     parallel(kv_heads * per_head, &|i| row(i)[..flat.tokens].iter_mut().for_each(|s| *s *= scale));
@@ -100,17 +101,18 @@ pub fn medusa(
         let (kv_head, first) = (i / chunks, i % chunks * step);
         let rows = first..(first + step).min(flat.rows);
         let n = rows.len() * g;
-        let mut scratch = Scratch::default();
-        run.clear(n, &mut scratch);
-        for window in 0..flat.windows() {
-            for r in 0..n {
-                let from = &row(kv_head * per_head + first * g + r)[window * WINDOW..(window + 1) * WINDOW];
-                scratch.scores[r * WINDOW..(r + 1) * WINDOW].copy_from_slice(from);
+        attention.with_scratch(|scratch| {
+            run.clear(n, scratch);
+            for window in 0..flat.windows() {
+                for r in 0..n {
+                    let from = &row(kv_head * per_head + first * g + r)[window * WINDOW..(window + 1) * WINDOW];
+                    scratch.scores[r * WINDOW..(r + 1) * WINDOW].copy_from_slice(from);
+                }
+                run.window_values(kv_head, window, n, scratch);
             }
-            run.window_values(kv_head, window, n, &mut scratch);
-        }
-        scratch.sum[..n].fill(1.0);
-        run.finish(kv_head, rows, &scratch, &target);
+            scratch.own.rows(0..n, d).sum.fill(1.0);
+            run.finish(kv_head, rows, scratch, &target);
+        });
     });
 }
 
@@ -129,21 +131,22 @@ pub fn specinfer(
     let target = Shared(out.as_mut_ptr());
     parallel(flat.rows * kv_heads, &|i| {
         let (row, kv_head) = (i / kv_heads, i % kv_heads);
-        let mut scratch = Scratch::default();
-        run.clear(g, &mut scratch);
-        run.take_queries(kv_head, row..row + 1, run.scale(), &mut scratch);
-        for window in 0..flat.windows() {
-            let word = bits[row * flat.windows() + window];
-            run.window_scores(kv_head, window, g, &mut scratch);
-            for (lane, s) in scratch.scores[..g * WINDOW].iter_mut().enumerate() {
-                if word >> (lane % WINDOW) & 1 == 0 {
-                    *s = f32::NEG_INFINITY;
+        attention.with_scratch(|scratch| {
+            run.clear(g, scratch);
+            run.take_queries(kv_head, row..row + 1, run.scale(), scratch);
+            for window in 0..flat.windows() {
+                let word = bits[row * flat.windows() + window];
+                run.window_scores(kv_head, window, g, scratch);
+                for (lane, s) in scratch.scores[..g * WINDOW].iter_mut().enumerate() {
+                    if word >> (lane % WINDOW) & 1 == 0 {
+                        *s = f32::NEG_INFINITY;
+                    }
                 }
+                run.window_softmax(window, g, scratch);
+                run.window_values(kv_head, window, g, scratch);
             }
-            run.window_softmax(window, g, &mut scratch);
-            run.window_values(kv_head, window, g, &mut scratch);
-        }
-        run.finish(kv_head, row..row + 1, &scratch, &target);
+            run.finish(kv_head, row..row + 1, scratch, &target);
+        });
     });
 }
 
@@ -154,26 +157,27 @@ pub fn vanilla(attention: &Attention, flat: Flat<'_>, mask: &[f32], q: &[f32], o
     let stride = Flat::stride(flat.tokens);
     assert!(mask.len() == flat.rows * stride && out.len() == q.len());
     let target = Shared(out.as_mut_ptr());
-    let mut scratch = Scratch::default();
-    let step = (TILE_ROWS / g).max(1);
-    for kv_head in 0..attention.heads.kv_heads {
-        for first in (0..flat.rows).step_by(step) {
-            let rows = first..(first + step).min(flat.rows);
-            let n = rows.len() * g;
-            run.clear(n, &mut scratch);
-            run.take_queries(kv_head, rows.clone(), run.scale(), &mut scratch);
-            for window in 0..flat.windows() {
-                run.window_scores(kv_head, window, n, &mut scratch);
-                for (r, scores) in scratch.scores[..n * WINDOW].chunks_mut(WINDOW).enumerate() {
-                    let mask = &mask[(first + r / g) * stride + window * WINDOW..];
-                    scores[..flat.seen(window)].iter_mut().zip(mask).for_each(|(s, m)| *s += m);
+    attention.with_scratch(|scratch| {
+        let step = (TILE_ROWS / g).max(1);
+        for kv_head in 0..attention.heads.kv_heads {
+            for first in (0..flat.rows).step_by(step) {
+                let rows = first..(first + step).min(flat.rows);
+                let n = rows.len() * g;
+                run.clear(n, scratch);
+                run.take_queries(kv_head, rows.clone(), run.scale(), scratch);
+                for window in 0..flat.windows() {
+                    run.window_scores(kv_head, window, n, scratch);
+                    for (r, scores) in scratch.scores[..n * WINDOW].chunks_mut(WINDOW).enumerate() {
+                        let mask = &mask[(first + r / g) * stride + window * WINDOW..];
+                        scores[..flat.seen(window)].iter_mut().zip(mask).for_each(|(s, m)| *s += m);
+                    }
+                    run.window_softmax(window, n, scratch);
+                    run.window_values(kv_head, window, n, scratch);
                 }
-                run.window_softmax(window, n, &mut scratch);
-                run.window_values(kv_head, window, n, &mut scratch);
+                run.finish(kv_head, rows, scratch, &target);
             }
-            run.finish(kv_head, rows, &scratch, &target);
         }
-    }
+    });
 }
 
 /// The steps that the methods have in common, over query rows `[rows · G]` of one K/V head.
@@ -190,21 +194,16 @@ impl Run<'_> {
 
     fn clear(&self, n: usize, scratch: &mut Scratch) {
         let d = self.attention.heads.head_size;
-        grow(&mut scratch.scores, n * WINDOW);
-        grow(&mut scratch.out, n * d);
-        grow(&mut scratch.max, n);
-        grow(&mut scratch.sum, n);
-        grow(&mut scratch.tile, WINDOW * d);
-        scratch.out[..n * d].fill(0.0);
-        scratch.max[..n].fill(f32::NEG_INFINITY);
-        scratch.sum[..n].fill(0.0);
+        scratch.scores.grow(n * WINDOW);
+        scratch.tile.grow(WINDOW * d);
+        scratch.own.clear(n, d);
     }
 
     fn take_queries(&self, kv_head: usize, rows: Range<usize>, scale: f32, scratch: &mut Scratch) {
         let (g, d, heads) = (self.attention.heads.group(), self.attention.heads.head_size, self.attention.heads.heads);
-        grow(&mut scratch.q, rows.len() * g * d);
-        grow(&mut scratch.scores, rows.len() * g * WINDOW);
-        grow(&mut scratch.tile, WINDOW * d);
+        scratch.q.grow(rows.len() * g * d);
+        scratch.scores.grow(rows.len() * g * WINDOW);
+        scratch.tile.grow(WINDOW * d);
         for (packed, row) in scratch.q.chunks_mut(g * d).zip(rows) {
             let from = row * heads * d + kv_head * g * d;
             packed.iter_mut().zip(&self.q[from..from + g * d]).for_each(|(a, b)| *a = b * scale);
@@ -233,14 +232,8 @@ impl Run<'_> {
 
     fn window_softmax(&self, window: usize, n: usize, scratch: &mut Scratch) {
         let d = self.attention.heads.head_size;
-        for r in 0..n {
-            let scores = &mut scratch.scores[r * WINDOW..(r + 1) * WINDOW];
-            let seen = self.flat.seen(window);
-            let factor = self.attention.kernels.softmax(scores, seen, &mut scratch.max[r], &mut scratch.sum[r]);
-            if factor != 1.0 {
-                scratch.out[r * d..(r + 1) * d].iter_mut().for_each(|o| *o *= factor);
-            }
-        }
+        let scores = &mut scratch.scores[..n * WINDOW];
+        self.attention.kernels.softmax(scores, self.flat.seen(window), d, scratch.own.rows(0..n, d));
     }
 
     fn window_values(&self, kv_head: usize, window: usize, n: usize, scratch: &mut Scratch) {
@@ -256,20 +249,21 @@ impl Run<'_> {
             }
         }
         let weights = &scratch.scores[..n * WINDOW];
-        kernels.values(weights, 0, &scratch.tile[..seen * d], d, &mut scratch.out[..n * d]);
+        kernels.values(weights, 0, &scratch.tile[..seen * d], d, scratch.own.rows(0..n, d).out);
     }
 
     /// Divides by the sums and writes the rows of this K/V head.
-    fn finish(&self, kv_head: usize, rows: Range<usize>, scratch: &Scratch, target: &Shared) {
+    fn finish(&self, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch, target: &Shared) {
         let (g, d, heads) = (self.attention.heads.group(), self.attention.heads.head_size, self.attention.heads.heads);
+        let own = scratch.own.rows(0..rows.len() * g, d);
         for (i, row) in rows.enumerate() {
             for head in 0..g {
                 let from = i * g + head;
                 let at = row * heads * d + (kv_head * g + head) * d;
                 // SAFETY: a (row, head) is written by one task; `out` is as long as `q`.
                 let out = unsafe { std::slice::from_raw_parts_mut(target.get().add(at), d) };
-                let inverse = 1.0 / scratch.sum[from];
-                out.iter_mut().zip(&scratch.out[from * d..]).for_each(|(o, v)| *o = v * inverse);
+                let inverse = 1.0 / own.sum[from];
+                out.iter_mut().zip(&own.out[from * d..]).for_each(|(o, v)| *o = v * inverse);
             }
         }
     }

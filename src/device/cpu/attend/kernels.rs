@@ -6,8 +6,9 @@
 //! | `keys` | K of one page and head `[16][d]` to float32 `[d][16]` |
 //! | `widen` | float16 to float32 |
 //! | `scores` | `q [rows][d]` times K `[pages][d][16]`, chosen lanes into `scores [rows][64]`; one chain over `d` each |
-//! | `softmax` | a row's window: new maximum, weights, sum; returns the factor for what was summed before |
+//! | `softmax` | windows of rows: new maximum, weights, sum; scales what was summed before |
 //! | `values` | `out [rows][d] += weights · V [tokens][d]`, in token order |
+//! | `merge` | two partial results of each row to one |
 
 use super::portable;
 use crate::device::attend::WINDOW;
@@ -37,6 +38,29 @@ pub(super) struct ValueTile {
     pub out: *mut f32,
 }
 
+/// A window of rows: scores (row stride [`WINDOW`]), how many of them the rows see, and the rows' states.
+pub(super) struct SoftmaxTile {
+    pub scores: *mut f32,
+    pub rows: usize,
+    pub seen: usize,
+    pub max: *mut f32,
+    pub sum: *mut f32,
+    pub out: *mut f32,
+    pub d: usize,
+}
+
+/// Two partial results a row: numbers `[rows][d]`, maxima (base 2) and sums; the second becomes both together.
+pub(super) struct MergeTile {
+    pub rows: usize,
+    pub d: usize,
+    pub left: *const f32,
+    pub left_max: *const f32,
+    pub left_sum: *const f32,
+    pub out: *mut f32,
+    pub max: *mut f32,
+    pub sum: *mut f32,
+}
+
 /// The loops of one instruction set. The function pointers trust the lengths that the methods below check.
 pub struct Kernels {
     pub name: &'static str,
@@ -44,8 +68,16 @@ pub struct Kernels {
     pub(super) keys_f32: unsafe fn(*const f32, usize, *mut f32),
     pub(super) widen: unsafe fn(*const f16, usize, *mut f32),
     pub(super) scores: unsafe fn(&ScoreTile),
-    pub(super) softmax: unsafe fn(*mut f32, usize, &mut f32, &mut f32) -> f32,
+    pub(super) softmax: unsafe fn(&SoftmaxTile),
     pub(super) values: unsafe fn(&ValueTile),
+    pub(super) merge: unsafe fn(&MergeTile),
+}
+
+/// Partial results of rows as slices: numbers `[rows][d]`, maxima and sums.
+pub(super) struct States<'a> {
+    pub out: &'a mut [f32],
+    pub max: &'a mut [f32],
+    pub sum: &'a mut [f32],
 }
 
 /// All tables that this machine can run, the fastest first.
@@ -123,12 +155,46 @@ impl Kernels {
         }
     }
 
-    /// One online-softmax step over the first `seen` scores (base 2) of a window: they become weights against the new
-    /// maximum, the others zero; `max` and `sum` go on. Returns the factor for what was summed before.
-    pub(super) fn softmax(&self, scores: &mut [f32], seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
-        assert!(scores.len() == WINDOW && seen <= WINDOW);
+    /// One online-softmax step for each row over the first `seen` scores (base 2) of its window: they become weights
+    /// against the new maximum, the others zero; maximum, sum and numbers go on.
+    pub(super) fn softmax(&self, scores: &mut [f32], seen: usize, d: usize, states: States<'_>) {
+        let rows = scores.len() / WINDOW;
+        assert!(scores.len() == rows * WINDOW && seen <= WINDOW && d.is_multiple_of(8));
+        assert!(states.out.len() == rows * d && states.max.len() == rows && states.sum.len() == rows);
         // SAFETY: as above.
-        unsafe { (self.softmax)(scores.as_mut_ptr(), seen, max, sum) }
+        unsafe {
+            (self.softmax)(&SoftmaxTile {
+                scores: scores.as_mut_ptr(),
+                rows,
+                seen,
+                max: states.max.as_mut_ptr(),
+                sum: states.sum.as_mut_ptr(),
+                out: states.out.as_mut_ptr(),
+                d,
+            });
+        }
+    }
+
+    /// `right` = `left` and `right` merged, row by row: with M the larger maximum, `o = Σ 2^(m_i - M) o_i` and
+    /// `l = Σ 2^(m_i - M) l_i`. A part in which everything was masked has m = -inf, l = 0, o = 0 and adds exactly nothing.
+    pub(super) fn merge(&self, left: States<'_>, right: States<'_>, d: usize) {
+        let rows = right.max.len();
+        for s in [&left, &right] {
+            assert!(s.out.len() == rows * d && s.max.len() == rows && s.sum.len() == rows && d.is_multiple_of(8));
+        }
+        // SAFETY: as above.
+        unsafe {
+            (self.merge)(&MergeTile {
+                rows,
+                d,
+                left: left.out.as_ptr(),
+                left_max: left.max.as_ptr(),
+                left_sum: left.sum.as_ptr(),
+                out: right.out.as_mut_ptr(),
+                max: right.max.as_mut_ptr(),
+                sum: right.sum.as_mut_ptr(),
+            });
+        }
     }
 
     /// `out[row] += Σ weights[row][column + t] · values[t]`, in order of t.
@@ -168,6 +234,7 @@ pub(super) const EXP2: [f32; 6] =
     [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_8e-1, 6.931_472e-1];
 
 /// 2^x for x at most 0: exactly 0 below [`EXP2_LOWEST`], exactly 1 at 0, NaN for NaN.
+#[inline]
 pub(super) fn exp2(x: f32) -> f32 {
     if x < EXP2_LOWEST {
         return 0.0;
@@ -177,4 +244,12 @@ pub(super) fn exp2(x: f32) -> f32 {
     let p = EXP2[1..].iter().fold(EXP2[0], |p, c| p * f + c);
     // A NaN converts to 0 here and stays a NaN in `f`.
     (p * f + 1.0) * f32::from_bits(((whole as i32 + 127) as u32) << 23)
+}
+
+/// The weights of two maxima against the larger, and that one; `None` where both parts are wholly masked. A NaN reaches
+/// the sums through its weight.
+#[inline]
+pub(super) fn weights(left: f32, right: f32) -> Option<(f32, f32, f32)> {
+    let max = if left >= right { left } else { right };
+    (max != f32::NEG_INFINITY).then(|| (exp2(left - max), exp2(right - max), max))
 }

@@ -1,7 +1,7 @@
 //! The inner loops with NEON, for aarch64. Untested: they compile, but no such machine was at hand. Float16 numbers are
 //! converted one by one, as stable Rust has no vector conversion for them.
 
-use super::kernels::{EXP2, EXP2_LOWEST, Kernels, ScoreTile, ValueTile};
+use super::kernels::{EXP2, EXP2_LOWEST, Kernels, MergeTile, ScoreTile, SoftmaxTile, ValueTile, weights};
 use super::portable;
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
@@ -15,6 +15,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     scores,
     softmax,
     values,
+    merge,
 };
 
 /// Rows of one register tile: 4 × 4 accumulators, 4 vectors of K or V.
@@ -88,7 +89,39 @@ unsafe fn exp2(x: float32x4_t) -> float32x4_t {
     }
 }
 
-unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
+unsafe fn softmax(t: &SoftmaxTile) {
+    for row in 0..t.rows {
+        // SAFETY: a window of 64 scores, a state and `d` numbers for each row, as the caller checked.
+        unsafe {
+            let (max, sum) = (&mut *t.max.add(row), &mut *t.sum.add(row));
+            let factor = softmax_row(t.scores.add(row * WINDOW), t.seen, max, sum);
+            // A NaN factor must reach the output.
+            if factor != 1.0 {
+                for k in (row * t.d..(row + 1) * t.d).step_by(4) {
+                    vst1q_f32(t.out.add(k), vmulq_n_f32(vld1q_f32(t.out.add(k)), factor));
+                }
+            }
+        }
+    }
+}
+
+unsafe fn merge(t: &MergeTile) {
+    for row in 0..t.rows {
+        // SAFETY: states and `d` numbers for each row on both sides, as the caller checked.
+        unsafe {
+            let Some((a, b, max)) = weights(*t.left_max.add(row), *t.max.add(row)) else { continue };
+            *t.max.add(row) = max;
+            *t.sum.add(row) = a * *t.left_sum.add(row) + b * *t.sum.add(row);
+            for k in (row * t.d..(row + 1) * t.d).step_by(4) {
+                let right = vmulq_n_f32(vld1q_f32(t.out.add(k)), b);
+                vst1q_f32(t.out.add(k), vfmaq_n_f32(right, vld1q_f32(t.left.add(k)), a));
+            }
+        }
+    }
+}
+
+/// The factor for what was summed before: 1 where that is nothing.
+unsafe fn softmax_row(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
     // SAFETY: a window of 64 scores; NEON is part of aarch64.
     unsafe {
         let all = std::slice::from_raw_parts_mut(scores, WINDOW);
@@ -105,7 +138,8 @@ unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -
             added = vaddq_f32(added, weight);
             vst1q_f32(scores.add(4 * i), weight);
         }
-        let factor = if *max == base { 1.0 } else { super::kernels::exp2(*max - base) };
+        let nothing = *max == base || *max == f32::NEG_INFINITY;
+        let factor = if nothing { 1.0 } else { super::kernels::exp2(*max - base) };
         let total = vaddvq_f32(added);
         *sum = *sum * factor + total;
         *max = if total.is_nan() { f32::NAN } else { top };

@@ -1,11 +1,12 @@
 //! The inner loops in plain Rust: the fallback, and what the others are read against.
 
-use super::kernels::{Kernels, ScoreTile, ValueTile, exp2};
+use super::kernels::{Kernels, MergeTile, ScoreTile, SoftmaxTile, ValueTile, exp2, weights};
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
 use half::f16;
 
-pub(super) static KERNELS: Kernels = Kernels { name: "portable", keys_f16, keys_f32, widen, scores, softmax, values };
+pub(super) static KERNELS: Kernels =
+    Kernels { name: "portable", keys_f16, keys_f32, widen, scores, softmax, values, merge };
 
 pub(super) unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
     for token in 0..PAGE_TOKENS {
@@ -56,21 +57,44 @@ unsafe fn scores(t: &ScoreTile) {
     }
 }
 
-unsafe fn softmax(scores: *mut f32, seen: usize, max: &mut f32, sum: &mut f32) -> f32 {
-    // SAFETY: a window of scores, as the caller checked.
-    let scores = unsafe { std::slice::from_raw_parts_mut(scores, WINDOW) };
-    let top = scores[..seen].iter().fold(*max, |a, &b| if a >= b { a } else { b });
-    let base = if top == f32::NEG_INFINITY { 0.0 } else { top };
-    let mut added = 0.0;
-    for s in &mut scores[..seen] {
-        *s = exp2(*s - base);
-        added += *s;
+unsafe fn softmax(t: &SoftmaxTile) {
+    for row in 0..t.rows {
+        // SAFETY: a window, a state and `d` numbers for each row, as the caller checked.
+        let (scores, max, sum, out) = unsafe {
+            (
+                std::slice::from_raw_parts_mut(t.scores.add(row * WINDOW), WINDOW),
+                &mut *t.max.add(row),
+                &mut *t.sum.add(row),
+                std::slice::from_raw_parts_mut(t.out.add(row * t.d), t.d),
+            )
+        };
+        let top = scores[..t.seen].iter().fold(*max, |a, &b| if a >= b { a } else { b });
+        let base = if top == f32::NEG_INFINITY { 0.0 } else { top };
+        let mut added = 0.0;
+        for s in &mut scores[..t.seen] {
+            *s = exp2(*s - base);
+            added += *s;
+        }
+        scores[t.seen..].fill(0.0);
+        let factor = exp2(*max - base);
+        *sum = *sum * factor + added;
+        *max = if added.is_nan() { f32::NAN } else { top };
+        out.iter_mut().for_each(|o| *o *= factor);
     }
-    scores[seen..].fill(0.0);
-    let factor = exp2(*max - base);
-    *sum = *sum * factor + added;
-    *max = if added.is_nan() { f32::NAN } else { top };
-    factor
+}
+
+unsafe fn merge(t: &MergeTile) {
+    for row in 0..t.rows {
+        // SAFETY: states and `d` numbers for each row on both sides, as the caller checked.
+        unsafe {
+            let Some((a, b, max)) = weights(*t.left_max.add(row), *t.max.add(row)) else { continue };
+            *t.max.add(row) = max;
+            *t.sum.add(row) = a * *t.left_sum.add(row) + b * *t.sum.add(row);
+            for k in row * t.d..(row + 1) * t.d {
+                *t.out.add(k) = a * *t.left.add(k) + b * *t.out.add(k);
+            }
+        }
+    }
 }
 
 unsafe fn values(t: &ValueTile) {

@@ -1,0 +1,83 @@
+//! Memory for numbers that begins at a page border, is zero, and is taken from the system only where it is touched.
+
+use bytemuck::Pod;
+use memmap2::MmapMut;
+use std::alloc::{Layout, handle_alloc_error};
+use std::marker::PhantomData;
+use std::ops::{Deref, DerefMut};
+
+/// `len` numbers in anonymous memory of their own. Vectors of 64 bytes lie in one cache line each, which those of a
+/// `Vec` do not.
+#[derive(Debug)]
+pub struct Lazy<T> {
+    /// Nothing for no numbers.
+    memory: Option<MmapMut>,
+    len: usize,
+    number: PhantomData<T>,
+}
+
+impl<T: Pod> Lazy<T> {
+    /// Zeros. Without memory the process ends, as with a `Vec`.
+    pub fn zeros(len: usize) -> Self {
+        let Ok(layout) = Layout::array::<T>(len) else { handle_alloc_error(Layout::new::<T>()) };
+        let memory = (len > 0).then(|| MmapMut::map_anon(layout.size()).unwrap_or_else(|_| handle_alloc_error(layout)));
+        Self { memory, len, number: PhantomData }
+    }
+
+    /// Room for at least `len` numbers; what was there before is gone where more is needed.
+    pub fn grow(&mut self, len: usize) {
+        if self.len < len {
+            *self = Self::zeros(len.next_power_of_two());
+        }
+    }
+}
+
+impl<T: Pod> Default for Lazy<T> {
+    fn default() -> Self {
+        Self::zeros(0)
+    }
+}
+
+impl<T: Pod> Clone for Lazy<T> {
+    fn clone(&self) -> Self {
+        let mut other = Self::zeros(self.len);
+        other.copy_from_slice(self);
+        other
+    }
+}
+
+impl<T: Pod> Deref for Lazy<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        let Some(memory) = &self.memory else { return &[] };
+        let (_, numbers, _) = bytemuck::pod_align_to(memory);
+        &numbers[..self.len]
+    }
+}
+
+impl<T: Pod> DerefMut for Lazy<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        let Some(memory) = &mut self.memory else { return &mut [] };
+        let (_, numbers, _) = bytemuck::pod_align_to_mut(memory);
+        &mut numbers[..self.len]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_zero_aligned_and_grows() {
+        let mut numbers = Lazy::<f32>::default();
+        assert!(numbers.is_empty());
+        numbers.grow(100);
+        assert!(numbers.len() >= 100 && numbers.iter().all(|&x| x == 0.0));
+        assert_eq!(numbers.as_ptr() as usize % 64, 0);
+        numbers[99] = 7.0;
+        let other = numbers.clone();
+        numbers.grow(10);
+        assert_eq!((numbers[99], other[99], other.len()), (7.0, 7.0, numbers.len()));
+    }
+}

@@ -1,0 +1,190 @@
+//! One block of K/V for its rows: K is turned to `[d][16]` and V widened to float32 once a window and used by all rows. A
+//! window: scores (one chain of multiply-adds over `d` each), one online-softmax step a row, values added in position
+//! order.
+
+use super::{BLOCK, Heads, Kernels, KvLayer, PAGE_TOKENS, Scratch, Sink, TILE_ROWS, WINDOW};
+use crate::device::attend::{AttendWork, Unit};
+use std::ops::Range;
+
+/// What all units of a run share.
+pub(super) struct Job<'a> {
+    pub heads: Heads,
+    pub kernels: &'static Kernels,
+    pub work: &'a AttendWork,
+    pub kv: KvLayer<'a>,
+    pub q: &'a [f32],
+    pub sink: Sink<'a>,
+}
+
+/// The part of a piece that lies in one window, and the work rows that see some of it.
+struct Part {
+    start: u32,
+    end: u32,
+    first_page: usize,
+    rows: Range<usize>,
+}
+
+impl Job<'_> {
+    /// The units of a task for one K/V head.
+    pub fn task(&self, task: &Range<u32>, kv_head: usize, scratch: &mut Scratch) {
+        let units = &self.work.units[task.start as usize..task.end as usize];
+        let first = units.iter().map(|u| u.rows.start).min().unwrap_or(0) as usize;
+        let end = units.iter().map(|u| u.rows.end).max().unwrap_or(0) as usize;
+        scratch.chain.begin(first..end, self.heads.group(), self.heads.head_size);
+        for unit in units {
+            self.unit(unit, kv_head, scratch);
+        }
+        self.finish_task(kv_head, scratch);
+    }
+
+    fn unit(&self, unit: &Unit, kv_head: usize, scratch: &mut Scratch) {
+        let step = (TILE_ROWS / self.heads.group()).max(1);
+        let (mut from, end) = (unit.rows.start as usize, unit.rows.end as usize);
+        while from < end {
+            let rows = from..(from + step).min(end);
+            from = rows.end;
+            self.rows(unit, kv_head, rows.clone(), scratch);
+            self.keep(unit.block, kv_head, rows, scratch);
+        }
+    }
+
+    /// Fills `scratch.own` for the work rows `rows`.
+    fn rows(&self, unit: &Unit, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
+        let (g, d) = (self.heads.group(), self.heads.head_size);
+        let n = rows.len() * g;
+        scratch.q.grow(n * d);
+        scratch.scores.grow(n * WINDOW);
+        scratch.tile.grow(WINDOW * d);
+        scratch.own.clear(n, d);
+        // Scores come out as powers of two: exp(s / sqrt(d)) = 2^(s · log2(e) / sqrt(d)).
+        let scale = std::f32::consts::LOG2_E / (d as f32).sqrt();
+        for (packed, row) in scratch.q.chunks_mut(g * d).zip(rows.clone()) {
+            let from = self.work.order[row] as usize * self.heads.heads * d + kv_head * g * d;
+            for (a, b) in packed.iter_mut().zip(&self.q[from..from + g * d]) {
+                *a = b * scale;
+            }
+        }
+        for window in 0..BLOCK / WINDOW {
+            let first = unit.block * BLOCK as u32 + (window * WINDOW) as u32;
+            if !self.scores(unit, kv_head, first, &rows, scratch) {
+                break;
+            }
+            self.softmax(first, &rows, scratch);
+            self.values(unit, kv_head, first, &rows, scratch);
+        }
+    }
+
+    /// The parts of the unit's pieces in the window that begins at `first`, for `rows`.
+    fn parts<'s>(&'s self, unit: &Unit, first: u32, rows: &'s Range<usize>) -> impl Iterator<Item = Part> + 's {
+        let pieces = &self.work.pieces[unit.pieces.start as usize..unit.pieces.end as usize];
+        pieces.iter().filter_map(move |p| {
+            let (start, end) = (p.start.max(first), (p.start + p.len).min(first + WINDOW as u32));
+            let (from, to) = (rows.start.max(p.rows.start as usize), rows.end.min(p.rows.end as usize));
+            if start >= end || from >= to {
+                return None;
+            }
+            // Rows that end before this part come first among the piece's rows.
+            let from = from + self.work.positions[from..to].partition_point(|&position| position < start);
+            let first_page = p.first_page as usize + (start / PAGE - p.start / PAGE) as usize;
+            (from < to).then_some(Part { start, end, first_page, rows: from..to })
+        })
+    }
+
+    /// Scores of one window; false where no row reaches it.
+    fn scores(&self, unit: &Unit, kv_head: usize, first: u32, rows: &Range<usize>, scratch: &mut Scratch) -> bool {
+        let (g, d) = (self.heads.group(), self.heads.head_size);
+        let mut reached = false;
+        for part in self.parts(unit, first, rows) {
+            reached = true;
+            let lanes = part.start % PAGE..part.start % PAGE + (part.end - part.start);
+            let pages = lanes.end.div_ceil(PAGE) as usize;
+            for page in 0..pages {
+                let at = self.page(part.first_page + page, kv_head);
+                let tile = &mut scratch.tile[page * PAGE_TOKENS * d..][..PAGE_TOKENS * d];
+                match self.kv {
+                    KvLayer::F16(numbers) => self.kernels.keys_f16(&numbers[at..at + PAGE_TOKENS * d], d, tile),
+                    KvLayer::F32(numbers) => self.kernels.keys_f32(&numbers[at..at + PAGE_TOKENS * d], d, tile),
+                }
+            }
+            let row = (part.rows.start - rows.start) * g;
+            let n = part.rows.len() * g;
+            let column = (part.start / PAGE * PAGE - first) as usize;
+            self.kernels.scores(
+                &scratch.q[row * d..(row + n) * d],
+                d,
+                &scratch.tile[..pages * PAGE_TOKENS * d],
+                lanes.start as usize..lanes.end as usize,
+                &mut scratch.scores[row * WINDOW..(row + n) * WINDOW],
+                column,
+            );
+        }
+        reached
+    }
+
+    /// Turns the window's scores into weights against the new running maximum, and scales what was summed before.
+    fn softmax(&self, first: u32, rows: &Range<usize>, scratch: &mut Scratch) {
+        let (g, d) = (self.heads.group(), self.heads.head_size);
+        let seen = |row: usize| (self.work.positions[row] + 1).saturating_sub(first).min(WINDOW as u32) as usize;
+        let mut row = rows.start;
+        while row < rows.end {
+            // Neighbours that see as much go together.
+            let n = seen(row);
+            let end = (row + 1..rows.end).find(|&r| seen(r) != n).unwrap_or(rows.end);
+            if n > 0 {
+                let packed = (row - rows.start) * g..(end - rows.start) * g;
+                let scores = &mut scratch.scores[packed.start * WINDOW..packed.end * WINDOW];
+                self.kernels.softmax(scores, n, d, scratch.own.rows(packed, d));
+            }
+            row = end;
+        }
+    }
+
+    fn values(&self, unit: &Unit, kv_head: usize, first: u32, rows: &Range<usize>, scratch: &mut Scratch) {
+        let (g, d) = (self.heads.group(), self.heads.head_size);
+        for part in self.parts(unit, first, rows) {
+            let tokens = (part.end - part.start) as usize;
+            let mut filled = 0;
+            while filled < tokens {
+                let offset = (part.start as usize + filled) % PAGE_TOKENS;
+                let n = (PAGE_TOKENS - offset).min(tokens - filled);
+                let page = part.first_page + (part.start as usize % PAGE_TOKENS + filled) / PAGE_TOKENS;
+                let at = self.page(page, kv_head) + (PAGE_TOKENS + offset) * d;
+                let tile = &mut scratch.tile[filled * d..(filled + n) * d];
+                match self.kv {
+                    KvLayer::F16(numbers) => self.kernels.widen(&numbers[at..at + n * d], tile),
+                    KvLayer::F32(numbers) => tile.copy_from_slice(&numbers[at..at + n * d]),
+                }
+                filled += n;
+            }
+            // Rows that end inside the part: each with the tokens it sees. The others: all together.
+            let positions = &self.work.positions[part.rows.clone()];
+            let whole = part.rows.start + positions.partition_point(|&p| p + 1 < part.end);
+            let column = (part.start - first) as usize;
+            for row in part.rows.start..whole {
+                let seen = (self.work.positions[row] + 1 - part.start) as usize;
+                self.add_values(row - rows.start..row + 1 - rows.start, column, seen, g, d, scratch);
+            }
+            if whole < part.rows.end {
+                self.add_values(whole - rows.start..part.rows.end - rows.start, column, tokens, g, d, scratch);
+            }
+        }
+    }
+
+    fn add_values(&self, rows: Range<usize>, column: usize, tokens: usize, g: usize, d: usize, scratch: &mut Scratch) {
+        let (from, to) = (rows.start * g, rows.end * g);
+        self.kernels.values(
+            &scratch.scores[from * WINDOW..to * WINDOW],
+            column,
+            &scratch.tile[..tokens * d],
+            d,
+            scratch.own.rows(from..to, d).out,
+        );
+    }
+
+    /// Index of the first number of K of a page (as the pieces number them) and head.
+    fn page(&self, index: usize, kv_head: usize) -> usize {
+        (self.work.pages[index] as usize * self.heads.kv_heads + kv_head) * 2 * PAGE_TOKENS * self.heads.head_size
+    }
+}
+
+const PAGE: u32 = PAGE_TOKENS as u32;

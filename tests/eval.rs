@@ -7,7 +7,8 @@
 
 mod common;
 
-use common::{Place, real_model};
+use common::Place;
+use common::places::real_model;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::process::{Child, Stdio};

@@ -120,7 +120,8 @@ impl Summary {
         let differ = |name: fn(&By) -> &String| {
             self.groups.keys().any(|by| Some(name(by)) != self.groups.keys().next().map(name))
         };
-        let columns: [(&str, fn(&By) -> &String); 2] = [("settings", |by| &by.settings), ("model", |by| &by.model)];
+        type Column = (&'static str, fn(&By) -> &String);
+        let columns: [Column; 2] = [("settings", |by| &by.settings), ("model", |by| &by.model)];
         let named: Vec<_> = columns.into_iter().filter(|(_, name)| differ(*name)).collect();
         let mut out = String::from("| task | size | strategy |");
         named.iter().for_each(|(title, _)| out.push_str(&format!(" {title} |")));

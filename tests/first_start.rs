@@ -9,6 +9,7 @@ mod common;
 
 use common::Place;
 use common::pty::Terminal;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -53,6 +54,16 @@ impl Fetching {
     fn start(&self, args: &[&str]) -> Child {
         let mut command = self.place.totara(args);
         command.envs(self.environment()).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // A test run in the background inherits ignored signals, which the program rightly leaves ignored.
+        // SAFETY: `signal` is async-signal-safe and touches nothing of the parent.
+        unsafe {
+            command.pre_exec(|| {
+                for number in [libc::SIGINT, libc::SIGHUP, libc::SIGTERM] {
+                    libc::signal(number, libc::SIG_DFL);
+                }
+                Ok(())
+            });
+        }
         command.spawn().expect("the program starts")
     }
 

@@ -199,13 +199,15 @@ fn wide_trees_are_planned_too() {
 }
 
 #[test]
-fn a_star_s_prompt_is_read_once_where_its_rows_fit_one_block() {
+fn a_star_s_prompt_is_read_by_few_blocks() {
     let mut shape = vec![(None, 4000)];
     shape.extend((0..20).map(|_| (Some(0), 100)));
     let rows: Vec<_> = (1..=20).map(|i| (i, 99)).collect();
     let case = Case::new(&shape, &rows, false);
     let plan = plan(case.tree(), &case.rows, &machines()[0], Cutting::Auto);
-    assert_eq!((plan.moves.tokens, plan.moves.unique, plan.moves.paths), (6000, 6000, 82_000));
+    // Twenty rows may be cut into two blocks, each reading the prompt, where the cost model finds that sooner done.
+    assert_eq!((plan.moves.unique, plan.moves.paths), (6000, 82_000));
+    assert!([6000, 10_000].contains(&plan.moves.tokens), "{} tokens read", plan.moves.tokens);
 }
 
 /// The engine's own work, on trees that fork inside pages, end at several places of one segment, and grow.

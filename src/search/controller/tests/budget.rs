@@ -90,32 +90,7 @@ fn the_cost_of_a_run_is_recounted_from_its_events() {
 
 #[test]
 fn a_request_that_is_called_off_was_asked_all_the_same() {
-    /// Says one word of each sample, and never ends.
-    struct Slow(Info, Mutex<Vec<mpsc::UnboundedSender<Update>>>);
-    impl Lm for Slow {
-        fn info(&self) -> &Info {
-            &self.0
-        }
-        fn count_tokens(&self, prompt: &Prompt) -> Option<usize> {
-            Some(words(&prompt.full_text()) as usize)
-        }
-        fn generate(&self, request: Generate) -> mpsc::UnboundedReceiver<Update> {
-            let (sender, receiver) = mpsc::unbounded_channel();
-            for sample in 0..request.n {
-                // The receiver is at hand.
-                let _ = sender.send(Update::Text { sample, text: "a ".into(), logprob: -1.0 });
-            }
-            self.1.lock().unwrap().push(sender);
-            receiver
-        }
-        fn score(&self, _: Score) -> oneshot::Receiver<Result<Scores>> {
-            oneshot::channel().1
-        }
-        fn counters(&self) -> Counters {
-            Counters::default()
-        }
-    }
-    let mut spec = spec(Spell::new("abcdef"), strategy(Policy::Bfs), Arc::new(Slow(Info::default(), Mutex::default())));
+    let mut spec = spec(Spell::new("abcdef"), strategy(Policy::Bfs), Arc::new(Endless::new(Some("a "))));
     spec.limits.seconds = Some(0.2);
     let ran = run(spec);
     assert_eq!(ran.outcome.reason, Reason::Seconds { limit: 0.2 });

@@ -125,28 +125,7 @@ fn one_request_that_fails_closes_its_thought_and_the_others_go_on() {
 fn a_front_end_that_goes_away_ends_the_run() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        // A model that never answers.
-        struct Silent(Info, Mutex<Vec<mpsc::UnboundedSender<Update>>>);
-        impl Lm for Silent {
-            fn info(&self) -> &Info {
-                &self.0
-            }
-            fn count_tokens(&self, _: &Prompt) -> Option<usize> {
-                None
-            }
-            fn generate(&self, _: Generate) -> mpsc::UnboundedReceiver<Update> {
-                let (sender, receiver) = mpsc::unbounded_channel();
-                self.1.lock().unwrap().push(sender);
-                receiver
-            }
-            fn score(&self, _: Score) -> oneshot::Receiver<Result<Scores>> {
-                oneshot::channel().1
-            }
-            fn counters(&self) -> Counters {
-                Counters::default()
-            }
-        }
-        let lm = Arc::new(Silent(Info::default(), Mutex::default()));
+        let lm = Arc::new(Endless::new(None));
         let (events, _seen) = mpsc::unbounded_channel();
         let (sender, commands) = mpsc::unbounded_channel();
         let controller = crate::search::controller::Controller::new(
@@ -156,13 +135,13 @@ fn a_front_end_that_goes_away_ends_the_run() {
         )
         .unwrap();
         let running = tokio::spawn(controller.run());
-        while lm.1.lock().unwrap().is_empty() {
+        while lm.asked.lock().unwrap().is_empty() {
             tokio::task::yield_now().await;
         }
         drop(sender);
         let (outcome, _) = running.await.unwrap();
         assert_eq!(outcome.reason, Reason::Quit);
-        assert!(lm.1.lock().unwrap()[0].is_closed(), "the request was called off");
+        assert!(lm.asked.lock().unwrap()[0].is_closed(), "the request was called off");
 
         let mut spec = spec(Spell::new("ab"), strategy(Policy::Bfs), lm);
         spec.limits.seconds = Some(0.02);

@@ -49,13 +49,7 @@ pub fn completion(text: &str, finish: Finish, hold: Option<Hold>) -> Completion 
         logprobs: vec![-1.0; text.len()],
         masked_logprob: -(text.len() as f64),
         finish,
-        usage: Usage {
-            prompt: 0,
-            sampled: text.len() as u64,
-            scored: 0,
-            logical: text.len() as u64,
-            ..Usage::default()
-        },
+        usage: Usage { sampled: text.len() as u64, logical: text.len() as u64, ..Usage::default() },
         hold,
     }
 }
@@ -94,6 +88,47 @@ impl Lm for Fake {
         let logprobs = request.continuations.iter().map(|c| vec![-0.5; c.len()]).collect();
         let _ = sender.send(Ok(Scores { logprobs, usage: Usage { scored: 3, logical: 9, ..Usage::default() } }));
         receiver
+    }
+
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
+}
+
+/// A model that says one text of each sample, or none, and never ends.
+pub struct Endless {
+    info: Info,
+    says: Option<&'static str>,
+    pub asked: Mutex<Vec<mpsc::UnboundedSender<Update>>>,
+}
+
+impl Endless {
+    pub fn new(says: Option<&'static str>) -> Self {
+        Self { info: Info::default(), says, asked: Mutex::default() }
+    }
+}
+
+impl Lm for Endless {
+    fn info(&self) -> &Info {
+        &self.info
+    }
+
+    fn count_tokens(&self, prompt: &Prompt) -> Option<usize> {
+        Some(prompt.full_text().split_whitespace().count())
+    }
+
+    fn generate(&self, request: Generate) -> mpsc::UnboundedReceiver<Update> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        for sample in 0..self.says.map_or(0, |_| request.n) {
+            // The receiver is at hand.
+            let _ = sender.send(Update::Text { sample, text: self.says.unwrap_or_default().into(), logprob: -1.0 });
+        }
+        self.asked.lock().unwrap().push(sender);
+        receiver
+    }
+
+    fn score(&self, _: Score) -> oneshot::Receiver<Result<Scores>> {
+        oneshot::channel().1
     }
 
     fn counters(&self) -> Counters {

@@ -410,9 +410,6 @@ fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-mod planning;
 pub mod selftest;
 #[cfg(test)]
 mod tests;
-
-pub use planning::plan_times;

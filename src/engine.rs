@@ -18,6 +18,7 @@ mod batch;
 pub mod constraint;
 pub mod counters;
 mod given;
+pub mod grammar;
 mod hold;
 mod job;
 pub mod measure;

@@ -15,7 +15,8 @@ use crate::device::cpu::simd::Simd;
 use crate::device::cpu::{Activations, CpuDevice, CpuOptions};
 use crate::device::selftest::Row;
 use crate::device::weight::{LayerWeights, Weight, Weights};
-use crate::device::{Device, HeadRow, Rope, RopeLayout, Shape, Step};
+use crate::device::head::{HeadRow, Said};
+use crate::device::{Device, Rope, RopeLayout, Shape, Step};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
@@ -248,10 +249,10 @@ fn logits(device: &mut dyn Device, first: usize, tokens: &[u32]) -> Result<Vec<V
         device.attn_out(layer)?;
         device.mlp(layer)?;
     }
-    let wanted: Vec<HeadRow<'_>> = (n.saturating_sub(5)..n).map(|row| HeadRow { row, allowed: None }).collect();
+    let wanted: Vec<HeadRow<'_>> = (n.saturating_sub(5)..n).map(HeadRow::all).collect();
     let mut out = Vec::new();
     device.head(&wanted, &mut out)?;
-    Ok(out)
+    Ok(out.iter().filter_map(Said::logits).map(<[f32]>::to_vec).collect())
 }
 
 /// Work of one path in pages 0, 1, …: the rows are its last.

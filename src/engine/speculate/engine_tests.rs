@@ -5,6 +5,7 @@ use crate::engine::constraint::{Constraint, Judgement};
 use crate::engine::counters::Counters;
 use crate::engine::request::{Completion, Finish, Generate, Mode, Sampling};
 use crate::engine::sample::Sampler;
+use crate::engine::sample::row::Row;
 use crate::engine::testing::{Bench, collect, outcome, path_logits, request, ring};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -123,7 +124,7 @@ fn drawn_texts_have_the_models_distribution() {
     bench.script.lock().unwrap().row_cost = Some(1e-6);
     let settings = warm(3);
     let sampler = Sampler::new(&settings).unwrap();
-    let likely = |token: u32| sampler.kept(&path_logits(&[token], 43), None, &[]).unwrap();
+    let likely = |token: u32| sampler.kept(&mut Row::of(&path_logits(&[token], 43)), &[]).unwrap().shares;
     // A prompt in which likely continuations stand: each time a token comes, another one of its likely ones follows.
     let mut prompt = vec![5u32];
     let mut visits = [0; 43];

@@ -28,8 +28,8 @@ pub(crate) mod shared;
 pub mod simd;
 
 use super::attend::AttendWork;
-use super::weight::{Weight, Weights};
 use super::head::{HeadRow, Said};
+use super::weight::{Weight, Weights};
 use super::{Device, Shape, Step, Times};
 use crate::base::{Error, Result};
 use crate::kv::{PAGE_TOKENS, Slot};

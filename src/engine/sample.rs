@@ -85,7 +85,8 @@ impl Sampler {
         let total = row.total()?;
         let (token, logit, masked_total) = match allowed {
             None => {
-                let token = if self.temperature().is_none() { self.best_of(row, text)? } else { self.draw(row, text, rng)? };
+                let token =
+                    if self.temperature().is_none() { self.best_of(row, text)? } else { self.draw(row, text, rng)? };
                 (token, f64::from(row.at(&[token])?[0]), total)
             }
             Some(allowed) => {
@@ -94,7 +95,8 @@ impl Sampler {
                 let token = if self.temperature().is_none() {
                     argmax(&scored)?
                 } else {
-                    walk(&self.filter(scored)?, &mut rng.random()).map_or_else(|last| last.ok_or_else(nothing_left), Ok)?
+                    walk(&self.filter(scored)?, &mut rng.random())
+                        .map_or_else(|last| last.ok_or_else(nothing_left), Ok)?
                 };
                 let at = allowed.binary_search(&token).map_err(|_| nothing_left())?;
                 (token, f64::from(logits[at]), log_sum_exp_of_few(&logits)?)
@@ -505,7 +507,9 @@ mod tests {
     #[test]
     fn a_mask_renormalises_its_own_log_probability_only() {
         let logits = [0.0f32, 1.0, 2.0, f32::NEG_INFINITY];
-        let pick = |allowed: &[u32]| Sampler::greedy().pick(&mut Row::of(&logits), Some(allowed), &[], &mut stream(0, "test", &[]));
+        let pick = |allowed: &[u32]| {
+            Sampler::greedy().pick(&mut Row::of(&logits), Some(allowed), &[], &mut stream(0, "test", &[]))
+        };
         let one = pick(&[0]).unwrap();
         assert_eq!(one.masked_logprob, 0.0);
         assert!((f64::from(one.logprob) + (1.0 + 1f64.exp() + 2f64.exp()).ln()).abs() < 1e-6);
@@ -528,9 +532,11 @@ mod tests {
             let logits = random_logits(&mut random);
             let vocab = logits.len() as u32;
             let mut one = |of: &[Option<f32>]| of[random.random_range(0..of.len())];
-            let (top_p, min_p) = (one(&[None, None, Some(0.2), Some(0.9), Some(1.0)]), one(&[None, None, Some(0.05), Some(0.5)]));
+            let (top_p, min_p) =
+                (one(&[None, None, Some(0.2), Some(0.9), Some(1.0)]), one(&[None, None, Some(0.05), Some(0.5)]));
             let top_k = one(&[None, None, Some(1.0), Some(40.0), Some(200.0)]).map(|k| k as usize);
-            let (temperature, repetition_penalty) = (one(&[Some(0.2), Some(1.0), Some(1.9)]), one(&[Some(1.0), Some(1.0), Some(1.4), Some(0.8)]));
+            let (temperature, repetition_penalty) =
+                (one(&[Some(0.2), Some(1.0), Some(1.9)]), one(&[Some(1.0), Some(1.0), Some(1.4), Some(0.8)]));
             let (temperature, repetition_penalty) = (temperature.unwrap(), repetition_penalty.unwrap());
             let sampler = Sampler::new(&Sampling { temperature, top_k, top_p, min_p, repetition_penalty }).unwrap();
             let text: Vec<u32> = (0..random.random_range(0..5)).map(|_| random.random_range(0..vocab)).collect();

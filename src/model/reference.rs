@@ -4,8 +4,8 @@
 use crate::attention::{Method, Parallel, Planner, QueryRow};
 use crate::base::rng::stream;
 use crate::device::cpu::{CpuDevice, CpuOptions};
-use crate::device::weight::{Bytes, LayerWeights, Weight, Weights};
 use crate::device::head::HeadRow;
+use crate::device::weight::{Bytes, LayerWeights, Weight, Weights};
 use crate::device::{Rope, RopeLayout, Shape, Step};
 use crate::kv::{BranchId, TokenTree};
 use crate::model::llama::Llama;

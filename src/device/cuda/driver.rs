@@ -285,7 +285,8 @@ impl Gpu {
                         attrs: &raw mut early,
                         numAttrs: 1,
                     };
-                    sys::cuLaunchKernelEx(&raw const config, f.0, parameters.as_mut_ptr(), std::ptr::null_mut()).result()
+                    sys::cuLaunchKernelEx(&raw const config, f.0, parameters.as_mut_ptr(), std::ptr::null_mut())
+                        .result()
                 }
             }
         }

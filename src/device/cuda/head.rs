@@ -90,10 +90,8 @@ impl Head {
     /// Sends which rows are wanted and what is asked of them; the address of the rows' numbers `[wanted]`, with the question.
     fn send(&mut self, gpu: &Gpu, wanted: &[HeadRow<'_>]) -> Result<(u64, Question)> {
         let rows: Vec<u32> = wanted.iter().map(|w| w.row as u32).collect();
-        let cold: Vec<f32> = wanted
-            .iter()
-            .map(|w| if let Want::Glance(ask) = w.want { ask.temperature.recip() } else { 1.0 })
-            .collect();
+        let cold: Vec<f32> =
+            wanted.iter().map(|w| if let Want::Glance(ask) = w.want { ask.temperature.recip() } else { 1.0 }).collect();
         let (mut asked_rows, mut asked_tokens) = (Vec::new(), Vec::new());
         for (row, wanted) in (0u32..).zip(wanted) {
             asked_tokens.extend_from_slice(wanted.named());

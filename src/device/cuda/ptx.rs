@@ -91,7 +91,9 @@ mod tests {
         type Texts = fn(Number, bool) -> &'static str;
         let own_line = |source| hash_line(&[source, "bounded.cuh", "state.cuh", "tensor.cuh"]);
         for (source, text) in [("product.cu", product as Texts), ("step.cu", step)] {
-            for (number, early) in [(Number::F16, false), (Number::Bf16, false), (Number::F16, true), (Number::Bf16, true)] {
+            for (number, early) in
+                [(Number::F16, false), (Number::Bf16, false), (Number::F16, true), (Number::Bf16, true)]
+            {
                 let text = text(number, early);
                 assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
                 assert_eq!(text.contains("griddepcontrol.wait"), early, "only kernels that wait may begin early");

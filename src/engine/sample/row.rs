@@ -69,9 +69,7 @@ impl<'a> Row<'a> {
     pub fn said(said: &'a Said, asked: &'a Asked, vocab: usize, llama: &'a mut Llama, wanted: usize) -> Self {
         match said {
             Said::Logits(logits) => Self::of(logits),
-            Said::Glance(glance) => {
-                Self::new(Source::Glance { glance, asked, llama, wanted, fetched: None }, vocab)
-            }
+            Said::Glance(glance) => Self::new(Source::Glance { glance, asked, llama, wanted, fetched: None }, vocab),
         }
     }
 

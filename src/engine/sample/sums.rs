@@ -173,7 +173,8 @@ mod tests {
     #[test]
     fn the_largest_are_those_of_a_full_sort_and_warm_sums_are_exact() {
         for (n, kinds) in [(1usize, 3u32), (7, 2), (7, 400), (128, 5), (128, 5000), (5000, 60)] {
-            let logits: Vec<f32> = (0..3001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 7) % kinds).map(|k| k as f32 - 9.5).collect();
+            let logits: Vec<f32> =
+                (0..3001u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 7) % kinds).map(|k| k as f32 - 9.5).collect();
             let mut all: Vec<(u32, f32)> = (0u32..).zip(logits.iter().copied()).collect();
             all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
             all.truncate(n);

@@ -146,7 +146,7 @@ pub fn of_llama<'a>(
                 run.want(position - from);
             }
             run.forward()?;
-            run.logits().try_for_each(|logits| take(logits))?;
+            run.logits().try_for_each(&mut *take)?;
         }
         Ok(())
     }

@@ -10,7 +10,7 @@
 //! | `given.rs` | log-probabilities of given texts, for evaluators |
 //! | `part.rs` | parts of a puzzle, split and merged |
 //! | `command.rs` | runs the programs that score thoughts |
-//! | `steer.rs` | the user's commands and their undoing |
+//! | `steer.rs`, `undo.rs` | the user's commands; taking them back |
 //! | `take_up.rs` | a recorded run goes on |
 //! | `flight.rs` | requests that run at the same time |
 //! | `budget.rs`, `afford.rs` | counts, limits and the clock; what can be sent within the token budget |
@@ -34,6 +34,7 @@ mod steer;
 mod take_up;
 #[cfg(test)]
 mod tests;
+mod undo;
 
 use super::event::{Command, Event, Limits, Outcome, Reason};
 use super::policy::{self, Plan, Step};
@@ -50,9 +51,10 @@ use grow::Fate;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use steer::{Order, Undo};
+use steer::Order;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use undo::Undo;
 
 /// How often the counters of memory and speed are told.
 const COUNTERS_EVERY: Duration = Duration::from_millis(250);

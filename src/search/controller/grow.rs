@@ -272,17 +272,21 @@ impl Controller {
 
     /// Prunes a thought and all below it; what is pinned, right, or pruned already stays.
     pub(super) fn prune(&mut self, node: NodeId, why: &str) -> Vec<NodeId> {
-        let mut pruned = Vec::new();
         for below in self.tree.subtree(node) {
             self.holds.remove(&below);
-            if !matches!(self.tree.node(below).status, Status::Open | Status::Closed) {
-                continue;
-            }
+        }
+        let pruned = self.prunable(node);
+        for &below in &pruned {
             let why = if below == node { why.to_string() } else { format!("below thought {node}, which was pruned") };
             self.emit(Event::Status { node: below, status: Status::Pruned, why: Some(why) });
-            pruned.push(below);
         }
         pruned
+    }
+
+    /// What [`Self::prune`] would prune.
+    pub(super) fn prunable(&self, node: NodeId) -> Vec<NodeId> {
+        let live = |id: &NodeId| matches!(self.tree.node(*id).status, Status::Open | Status::Closed);
+        self.tree.subtree(node).into_iter().filter(live).collect()
     }
 }
 

@@ -16,6 +16,7 @@
 
 use super::batch::{Batch, LaneId};
 use super::counters::Meter;
+use super::follow::Follow;
 use super::given::Given;
 use super::hold::Holds;
 use super::job::{Context, Job, Lane, Role, Work};
@@ -60,6 +61,7 @@ pub struct Worker {
     asked: Vec<Asked>,
     said: Vec<Said>,
     meter: Meter,
+    follow: Follow,
     shown: Arc<Mutex<Shown>>,
     /// When what the claims keep was shown last.
     held_shown: Instant,
@@ -88,6 +90,7 @@ impl Worker {
             asked: Vec::new(),
             said: Vec::new(),
             meter,
+            follow: Follow::default(),
             shown,
             held_shown: Instant::now(),
         }
@@ -133,7 +136,8 @@ impl Worker {
                     return;
                 }
             }
-            while let Ok(message) = messages.try_recv() {
+            let until = self.follow.until();
+            while let Some(message) = self.follow.next(messages, until) {
                 if !self.take(message) {
                     return;
                 }
@@ -147,6 +151,9 @@ impl Worker {
 
     /// False: stop.
     fn take(&mut self, message: Message) -> bool {
+        if matches!(message, Message::Generate(..) | Message::Score(..)) {
+            self.follow.came();
+        }
         match message {
             Message::Generate(request, reply) => self.take_generate(request, reply),
             Message::Score(request, reply) => match self.refuse(&request.prompt, request.longest()) {
@@ -261,7 +268,9 @@ impl Worker {
                 Err(error) => self.fail_all(&error),
             }
         }
+        let open = self.jobs.len();
         self.sweep();
+        self.follow.ended(open - self.jobs.len(), began.elapsed());
         self.show();
     }
 

@@ -17,6 +17,7 @@
 mod batch;
 pub mod constraint;
 pub mod counters;
+mod follow;
 mod given;
 pub mod grammar;
 mod hold;

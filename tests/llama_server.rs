@@ -96,8 +96,7 @@ fn the_same_strategies_run_on_llama_cpps_server() {
     strategy(&place, "greedy", "{policy: bfs, depth: 1}", greedy, "checker: whole");
     let drawn = "{n: 3, prompt: p.txt, format: completion, temperature: 0.9, max_tokens: 6, thought: answer}";
     strategy(&place, "drawn", "{policy: best-of-n}", drawn, "logprob");
-    let regex =
-        "{n: 2, prompt: p.txt, format: completion, constrain: {regex: \"[0-9]( [0-9]){2}\"}, max_tokens: 8, thought: answer}";
+    let regex = "{n: 2, prompt: p.txt, format: completion, constrain: {regex: \"[0-9]( [0-9]){2}\"}, max_tokens: 8, thought: answer}";
     strategy(&place, "pattern", "{policy: best-of-n}", regex, "logprob");
     let chat = "{n: 1, prompt: p.txt, format: chat, temperature: 0, max_tokens: 8, thought: answer}";
     strategy(&place, "chat", "{policy: bfs, depth: 1}", chat, "checker: whole");
@@ -123,8 +122,22 @@ fn the_same_strategies_run_on_llama_cpps_server() {
     }
     // Ranks and greedy texts are equal up to near ties, and there is none among these.
     let run = place.run(&[
-        "eval", "--task", "sorting", "--sizes", "3", "--count", "3", "--device", "cpu", "--kv-budget", "128MiB", "--out",
-        "own", "--strategy", "ranked.yaml", "greedy.yaml",
+        "eval",
+        "--task",
+        "sorting",
+        "--sizes",
+        "3",
+        "--count",
+        "3",
+        "--device",
+        "cpu",
+        "--kv-budget",
+        "128MiB",
+        "--out",
+        "own",
+        "--strategy",
+        "ranked.yaml",
+        "greedy.yaml",
     ]);
     run.exits(0);
     for own in rows(&place, "own") {

@@ -68,7 +68,9 @@ pub fn fetch(spec: &str, progress: &dyn Progress) -> Result<PathBuf> {
                 return Err(Error::fault(format!("hf:{spec}: the download ended unexpectedly; try again")));
             }
             Err(RecvTimeoutError::Timeout) if progress.cancelled() => {
-                return Err(Error::fault(format!("hf:{spec}: the download was ended; the next start fetches it again")));
+                return Err(Error::fault(format!(
+                    "hf:{spec}: the download was ended; the next start fetches it again"
+                )));
             }
             Err(RecvTimeoutError::Timeout) => {
                 let total = arrived.total.load(Ordering::Relaxed);

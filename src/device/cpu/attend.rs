@@ -17,6 +17,7 @@ use half::f16;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+mod ahead;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -29,6 +30,7 @@ mod neon;
 mod portable;
 mod unit;
 
+use ahead::Ahead;
 use chain::{Chain, Held};
 use kernels::Kernels;
 use unit::Job;
@@ -92,6 +94,8 @@ struct Scratch {
     tile: Lazy<f32>,
     /// The blocks before it.
     chain: Chain,
+    /// K/V of the next window.
+    ahead: Ahead,
 }
 
 /// The attention of one model on the CPU; keeps its buffers.

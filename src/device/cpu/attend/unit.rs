@@ -2,6 +2,7 @@
 //! window: scores (one chain of multiply-adds over `d` each), one online-softmax step a row, values added in position
 //! order.
 
+use super::ahead::STEP;
 use super::{BLOCK, Heads, Kernels, KvLayer, PAGE_TOKENS, Scratch, Sink, TILE_ROWS, WINDOW};
 use crate::device::attend::{AttendWork, Unit};
 use std::ops::Range;
@@ -17,10 +18,10 @@ pub(super) struct Job<'a> {
 }
 
 /// The part of a piece that lies in one window, and the work rows that see some of it.
-struct Part {
-    start: u32,
-    end: u32,
-    first_page: usize,
+pub(super) struct Part {
+    pub start: u32,
+    pub end: u32,
+    pub first_page: usize,
     rows: Range<usize>,
 }
 
@@ -31,25 +32,26 @@ impl Job<'_> {
         let first = units.iter().map(|u| u.rows.start).min().unwrap_or(0) as usize;
         let end = units.iter().map(|u| u.rows.end).max().unwrap_or(0) as usize;
         scratch.chain.begin(first..end, self.heads.group(), self.heads.head_size);
-        for unit in units {
-            self.unit(unit, kv_head, scratch);
+        for (i, unit) in units.iter().enumerate() {
+            self.unit(unit, units.get(i + 1), kv_head, scratch);
         }
         self.finish_task(kv_head, scratch);
     }
 
-    fn unit(&self, unit: &Unit, kv_head: usize, scratch: &mut Scratch) {
+    /// `next`: what follows in the task.
+    fn unit(&self, unit: &Unit, next: Option<&Unit>, kv_head: usize, scratch: &mut Scratch) {
         let step = (TILE_ROWS / self.heads.group()).max(1);
         let (mut from, end) = (unit.rows.start as usize, unit.rows.end as usize);
         while from < end {
             let rows = from..(from + step).min(end);
             from = rows.end;
-            self.rows(unit, kv_head, rows.clone(), scratch);
+            self.rows(unit, next, kv_head, rows.clone(), scratch);
             self.keep(unit.block, kv_head, rows, scratch);
         }
     }
 
     /// Fills `scratch.own` for the work rows `rows`.
-    fn rows(&self, unit: &Unit, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
+    fn rows(&self, unit: &Unit, next: Option<&Unit>, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
         let (g, d) = (self.heads.group(), self.heads.head_size);
         let n = rows.len() * g;
         scratch.q.grow(n * d);
@@ -66,6 +68,7 @@ impl Job<'_> {
         }
         for window in 0..BLOCK / WINDOW {
             let first = unit.block * BLOCK as u32 + (window * WINDOW) as u32;
+            self.look_ahead((unit, next), first, kv_head, n, &mut scratch.ahead);
             if !self.scores(unit, kv_head, first, &rows, scratch) {
                 break;
             }
@@ -75,7 +78,7 @@ impl Job<'_> {
     }
 
     /// The parts of the unit's pieces in the window that begins at `first`, for `rows`.
-    fn parts<'s>(&'s self, unit: &Unit, first: u32, rows: &'s Range<usize>) -> impl Iterator<Item = Part> + 's {
+    pub(super) fn parts<'s>(&'s self, unit: &Unit, first: u32, rows: &'s Range<usize>) -> impl Iterator<Item = Part> + 's {
         let pieces = &self.work.pieces[unit.pieces.start as usize..unit.pieces.end as usize];
         pieces.iter().filter_map(move |p| {
             let (start, end) = (p.start.max(first), (p.start + p.len).min(first + WINDOW as u32));
@@ -106,17 +109,22 @@ impl Job<'_> {
                     KvLayer::F32(numbers) => self.kernels.keys_f32(&numbers[at..at + PAGE_TOKENS * d], d, tile),
                 }
             }
-            let row = (part.rows.start - rows.start) * g;
-            let n = part.rows.len() * g;
             let column = (part.start / PAGE * PAGE - first) as usize;
-            self.kernels.scores(
-                &scratch.q[row * d..(row + n) * d],
-                d,
-                &scratch.tile[..pages * PAGE_TOKENS * d],
-                lanes.start as usize..lanes.end as usize,
-                &mut scratch.scores[row * WINDOW..(row + n) * WINDOW],
-                column,
-            );
+            let (mut row, end) = ((part.rows.start - rows.start) * g, (part.rows.end - rows.start) * g);
+            while row < end {
+                // The other half of the lines is for `add_values`.
+                scratch.ahead.ask(2 * (end - row).div_ceil(STEP));
+                let to = (row + STEP).min(end);
+                self.kernels.scores(
+                    &scratch.q[row * d..to * d],
+                    d,
+                    &scratch.tile[..pages * PAGE_TOKENS * d],
+                    lanes.start as usize..lanes.end as usize,
+                    &mut scratch.scores[row * WINDOW..to * WINDOW],
+                    column,
+                );
+                row = to;
+            }
         }
         reached
     }
@@ -171,18 +179,23 @@ impl Job<'_> {
     }
 
     fn add_values(&self, rows: Range<usize>, column: usize, tokens: usize, g: usize, d: usize, scratch: &mut Scratch) {
-        let (from, to) = (rows.start * g, rows.end * g);
-        self.kernels.values(
-            &scratch.scores[from * WINDOW..to * WINDOW],
-            column,
-            &scratch.tile[..tokens * d],
-            d,
-            scratch.own.rows(from..to, d).out,
-        );
+        let (mut row, end) = (rows.start * g, rows.end * g);
+        while row < end {
+            scratch.ahead.ask((end - row).div_ceil(STEP));
+            let to = (row + STEP).min(end);
+            self.kernels.values(
+                &scratch.scores[row * WINDOW..to * WINDOW],
+                column,
+                &scratch.tile[..tokens * d],
+                d,
+                scratch.own.rows(row..to, d).out,
+            );
+            row = to;
+        }
     }
 
     /// Index of the first number of K of a page (as the pieces number them) and head.
-    fn page(&self, index: usize, kv_head: usize) -> usize {
+    pub(super) fn page(&self, index: usize, kv_head: usize) -> usize {
         (self.work.pages[index] as usize * self.heads.kv_heads + kv_head) * 2 * PAGE_TOKENS * self.heads.head_size
     }
 }

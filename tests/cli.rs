@@ -5,6 +5,7 @@
 //! - scripting: `check`, `schema`, `strategy`, `task`
 //! - data: blank and wrong answer columns change `solved` alone
 //! - records: a run goes on from one, a tree is exported from one
+//! - selftest: a fault in a kernel is the exit code
 //! - output: a full disk, a closed pipe, no control characters where there is no terminal
 
 mod common;
@@ -102,6 +103,20 @@ fn integers_of_any_length_and_sign_are_sorted() {
     assert_eq!(row["solved"], true, "{row}");
     // What a JSON number cannot hold exactly is told as text.
     assert_eq!(row["answer"], serde_json::json!([format!("-{big}"), 3, 3, big]));
+}
+
+#[test]
+fn a_selftest_that_finds_a_fault_ends_with_code_1_and_names_the_kernel() {
+    let place = Place::new();
+    let mut command = place.totara(&["doctor", "--selftest", "--json"]);
+    let run = common::Run::of(command.env("TOTARA_SELFTEST_FAULT", "1").output().expect("the program starts"));
+    let rows = run.rows();
+    let attention = |row: &&Value| row["kernel"].as_str().is_some_and(|k| k.contains(" attention "));
+    let (wrong, right): (Vec<_>, Vec<_>) = rows.iter().filter(attention).partition(|row| row["ok"] == false);
+    let faulty = |row: &&Value| row["kernel"].as_str().is_some_and(|k| k.starts_with("portable "));
+    assert!(!wrong.is_empty() && wrong.iter().all(faulty), "{}", run.err);
+    assert!(!right.iter().any(faulty), "{}", run.err);
+    run.exits(1);
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use super::args::{Common, DoctorArgs};
 use super::{out, solve};
 use crate::attention::cuda_plan::{self, Cutting};
-use crate::attention::{self, Method};
+use crate::attention;
 use crate::base::size::{Human, free_ram};
 use crate::base::{Error, Result};
 use crate::bench;
@@ -43,7 +43,7 @@ fn self_test(common: &Common) -> Result<u8> {
         Err(e) => out::tell(&format!("the CUDA kernels are skipped: {e}")),
     }
     let mut lines: Vec<Line> = rows.into_iter().map(|r| (r.kernel, r.shape, r.max_error, r.ok)).collect();
-    let checks = attention::selftest::run(fault.then_some(Method::Flatten))?;
+    let checks = attention::selftest::run(fault)?;
     lines.extend(
         checks.into_iter().map(|c| (format!("{} attention {}", c.kernels, c.method), c.shape, c.max_error, c.ok)),
     );

@@ -8,6 +8,16 @@ use half::f16;
 pub(super) static KERNELS: Kernels =
     Kernels { name: "portable", keys_f16, keys_f32, widen, scores, softmax, values, merge };
 
+/// The same with one loop that leaves a token out: what a selftest must find.
+pub(super) static FAULTY: Kernels =
+    Kernels { name: "portable", keys_f16, keys_f32, widen, scores, softmax, values: all_but_one, merge };
+
+unsafe fn all_but_one(t: &ValueTile) {
+    let &ValueTile { weights, rows, values: numbers, tokens, d, out } = t;
+    // SAFETY: a part of the tile whose lengths the caller checked.
+    unsafe { values(&ValueTile { weights, rows, values: numbers, tokens: tokens - 1, d, out }) }
+}
+
 pub(super) unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
     for token in 0..PAGE_TOKENS {
         for k in 0..d {

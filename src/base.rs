@@ -1,6 +1,9 @@
 //! What every layer may use: errors, sizes, random streams, and text that is safe to show.
 
+#[cfg(any(test, fuzzing))]
+pub mod choices;
 pub mod error;
+mod inside;
 pub mod lazy;
 pub mod nearest;
 pub mod rng;
@@ -10,3 +13,4 @@ pub mod testing;
 pub mod text;
 
 pub use error::{Error, ErrorKind, Result};
+pub use inside::inside;

@@ -231,7 +231,21 @@ impl Phase<'_> {
             let Some(finished) = finished else { break };
             let (at, row) = finished.map_err(|e| Error::fault(format!("a run stopped by itself: {e}")))?;
             load[at] -= 1;
-            let row = row?;
+            let row = match row {
+                Ok(row) => row,
+                Err(error) => {
+                    // What has ended meanwhile is kept.
+                    while let Some(Ok((_, other))) = running.try_join_next() {
+                        if let Ok(row) = other {
+                            folder.results.append(&row)?;
+                            tell(News::Row(&row));
+                            rows.push(row);
+                        }
+                    }
+                    let there = crate::base::text::counted(rows.len() as u64, "row", "rows");
+                    return Err(error.after(format!("the {there} so far are intact, and --resume goes on from there")));
+                }
+            };
             // Dropping `running` on an error calls off what is in flight.
             folder.results.append(&row)?;
             tell(News::Row(&row));
@@ -243,6 +257,10 @@ impl Phase<'_> {
 }
 
 /// Runs one puzzle to its row. A run that the model could not serve has a row too, with the reason.
+///
+/// # Errors
+/// The model itself is lost (its device failed, or its thread): what it did not serve says nothing about the puzzle, so it
+/// has no row, and no other run would fare better.
 async fn one(
     job: Job,
     lm: Arc<dyn Lm>,
@@ -259,6 +277,9 @@ async fn one(
     let outcome = solve(spec, |_| {}).await?;
     if outcome.reason == Reason::Quit {
         return Err(Error::fault("a run of the batch was left although nobody can leave it"));
+    }
+    if matches!(outcome.reason, Reason::Failed { .. }) {
+        lm.check().await.map_err(|_| Error::fault(outcome.reason.to_string()))??;
     }
     let traffic = before.map(|before| row::Traffic::between(&before, &lm.counters()));
     Ok(Row::new(key, puzzle.as_ref(), &outcome, traffic.unwrap_or_default()))

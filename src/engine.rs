@@ -91,6 +91,8 @@ enum Message {
     Costs(Vec<Generate>, oneshot::Sender<Vec<Cost>>),
     /// A claim on a finished branch was dropped.
     Release(u64),
+    /// Whether the engine is sound.
+    Check(oneshot::Sender<Result<()>>),
     Stop,
 }
 
@@ -142,6 +144,15 @@ impl Engine {
         let (sender, receiver) = oneshot::channel();
         // A refused message drops the sender, which closes the channel.
         drop(self.messages.send(Message::Costs(requests, sender)));
+        receiver
+    }
+
+    /// Whether the engine is sound: its last step went well, and every page of K/V is free, in use or cached, with the right
+    /// owners. Answered between two steps. A closed channel: the engine is gone.
+    pub fn check(&self) -> oneshot::Receiver<Result<()>> {
+        let (sender, receiver) = oneshot::channel();
+        // A refused message drops the sender, which closes the channel.
+        drop(self.messages.send(Message::Check(sender)));
         receiver
     }
 

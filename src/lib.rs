@@ -15,6 +15,7 @@
 //!
 //! | layer | modules |
 //! |---|---|
+//! | hostile input | `fuzzing`: what fuzzers and random tests feed; not in the program |
 //! | command line | `cli` |
 //! | comparison | `report`: what batches have in common, side by side |
 //! | front ends | `tui`, `batch`, `bench` |
@@ -50,6 +51,8 @@ pub mod bench;
 pub mod cli;
 pub mod device;
 pub mod engine;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 pub mod kv;
 pub mod lm;
 pub mod model;

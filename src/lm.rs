@@ -138,6 +138,15 @@ pub trait Lm: Send + Sync {
 
     fn counters(&self) -> Counters;
 
+    /// Whether the model is still sound, asked at the end of every run: an error ends what else it was to do. A closed
+    /// channel: the model is gone.
+    fn check(&self) -> oneshot::Receiver<Result<()>> {
+        let (sender, receiver) = oneshot::channel();
+        // The receiver is at hand, so this cannot fail.
+        let _ = sender.send(Ok(()));
+        receiver
+    }
+
     /// What each of these claims keeps; `None` where the model cannot tell.
     fn held(&self, holds: &[&Hold]) -> Vec<Option<HeldKv>> {
         vec![None; holds.len()]

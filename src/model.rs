@@ -252,6 +252,6 @@ fn stem(path: &Path) -> String {
 }
 
 #[cfg(test)]
-mod testing;
+pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -17,7 +17,7 @@ pub mod parse;
 pub mod prompt;
 mod read;
 pub mod schema;
-mod source;
+pub mod source;
 #[cfg(test)]
 mod tests;
 mod yaml;

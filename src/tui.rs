@@ -12,6 +12,8 @@ mod app;
 mod canvas;
 mod draw;
 mod field;
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod held;
 mod keys;
 mod layout;
@@ -27,7 +29,7 @@ mod run_screen;
 mod run_state;
 mod start;
 mod terminal;
-#[cfg(test)]
+#[cfg(any(test, fuzzing))]
 mod testing;
 #[cfg(test)]
 mod tests;
@@ -233,6 +235,11 @@ impl ScreenOptions {
             ..Self::default()
         }
     }
+}
+
+/// Whether a terminal of this size has room for the screen.
+pub fn has_room(columns: u16, rows: u16) -> bool {
+    !layout::is_too_small(ratatui::layout::Rect::new(0, 0, columns, rows))
 }
 
 /// Whether a terminal under this locale is taken to show Unicode.

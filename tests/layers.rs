@@ -1,4 +1,4 @@
-//! The layers of `src/lib.rs` hold: a module uses only what stands below it.
+//! The layers of `src/lib.rs` hold: a module uses only what stands below it. The page about `unsafe` is complete.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,6 +19,7 @@ const LAYERS: &[&[&str]] = &[
     &["bench", "batch", "tui"],
     &["report"],
     &["cli"],
+    &["fuzzing"],
 ];
 
 fn rank(module: &str) -> Option<usize> {
@@ -115,4 +116,44 @@ fn the_reader_of_imports_sees_all_forms() {
     assert_eq!(used("let x = crate::model::open(a, crate::base::size::free_ram());"), ["model", "base"]);
     assert!(used("// crate::tui is above").is_empty());
     assert!(used("macro_uses $crate::x").is_empty());
+}
+
+/// Lines that hold the keyword, outside comments: blocks, functions, implementations.
+fn unsafe_lines(text: &str) -> usize {
+    let code = text.lines().map(str::trim_start).filter(|l| !l.starts_with("//"));
+    code.filter(|l| ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern"].iter().any(|form| l.contains(form)))
+        .count()
+}
+
+/// `docs/unsafe.md` names every source with `unsafe`, and none without.
+#[test]
+fn the_page_about_unsafe_names_every_place() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("docs/unsafe.md")).expect("the page");
+    let mut named = BTreeMap::new();
+    for name in page.split('`').skip(1).step_by(2).filter(|name| name.starts_with("src/")) {
+        match name.split_once('{').and_then(|(before, rest)| Some((before, rest.split_once('}')?))) {
+            Some((before, (kinds, after))) => {
+                named.extend(kinds.split(',').map(|kind| (format!("{before}{kind}{after}"), false)));
+            }
+            None => named.extend([(name.to_string(), false)]),
+        }
+    }
+    let mut files = Vec::new();
+    sources(&root.join("src"), &mut files);
+    let mut missing = Vec::new();
+    for file in files {
+        if unsafe_lines(&fs::read_to_string(&file).expect("text")) == 0 {
+            continue;
+        }
+        let name = file.strip_prefix(root).expect("inside the project").display().to_string();
+        match named.get_mut(&name) {
+            Some(seen) => *seen = true,
+            None => missing.push(name),
+        }
+    }
+    assert!(missing.is_empty(), "docs/unsafe.md does not name {missing:?}");
+    let gone: Vec<_> = named.iter().filter(|(_, seen)| !**seen).collect();
+    assert!(gone.is_empty(), "docs/unsafe.md names sources without unsafe: {gone:?}");
+    assert!(named.len() > 20 && unsafe_lines("// unsafe {\n  unsafe { x }\nunsafe fn y() {}") == 2);
 }

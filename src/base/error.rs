@@ -40,6 +40,11 @@ impl Error {
         Self { kind: self.kind, message: format!("{what}: {}", self.message) }
     }
 
+    /// Puts `what` after the message: `message; what`.
+    pub fn after(self, what: impl fmt::Display) -> Self {
+        Self { kind: self.kind, message: format!("{}; {what}", self.message) }
+    }
+
     pub fn kind(&self) -> ErrorKind {
         self.kind
     }

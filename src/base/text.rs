@@ -26,6 +26,20 @@ pub fn sanitize_line(text: &str) -> String {
     sanitize(text).replace('\n', " ")
 }
 
+/// JSON in which what [`sanitize`] takes away is written as escapes: the same value, and safe on a terminal. Outside of its
+/// strings JSON has no such characters but white space.
+pub fn escape_json(json: &str) -> Cow<'_, str> {
+    if json.chars().all(|c| !is_unsafe(c)) {
+        return Cow::Borrowed(json);
+    }
+    let escape = |c: char| match c {
+        '\t' | '\r' => c.to_string(),
+        c if is_unsafe(c) => format!("\\u{:04x}", u32::from(c)),
+        c => c.to_string(),
+    };
+    Cow::Owned(json.chars().map(escape).collect())
+}
+
 /// `1 thought`, `2 thoughts`.
 pub fn counted(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
@@ -33,7 +47,7 @@ pub fn counted(n: u64, one: &str, many: &str) -> String {
 
 fn is_unsafe(c: char) -> bool {
     (c.is_control() && c != '\n')
-        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{2028}' | '\u{2029}')
+        || matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}' | '\u{2028}' | '\u{2029}')
 }
 
 /// Swallows the rest of a CSI, OSC, DCS or two-character sequence, so that its parameters do not stay behind as text.
@@ -82,6 +96,19 @@ fn skip_sequence(first: char, chars: &mut std::iter::Peekable<std::str::Chars<'_
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    proptest::proptest! {
+        #[test]
+        fn nothing_that_steers_is_left(text in "(\\PC|[\u{0}-\u{1f}\u{7f}-\u{9f}\u{202a}-\u{202e}]|\u{1b}[\\[\\]PX_^c7]?[0-9;]{0,4}|\u{1b}\\\\|m|\u{7})*") {
+            let safe = sanitize(&text);
+            proptest::prop_assert!(!safe.chars().any(is_unsafe), "{:?}", safe);
+            proptest::prop_assert_eq!(sanitize(&safe), safe.as_ref());
+            let json = serde_json::Value::from(text.as_str()).to_string();
+            let escaped = escape_json(&json);
+            proptest::prop_assert!(!escaped.chars().any(is_unsafe));
+            proptest::prop_assert_eq!(serde_json::from_str::<String>(&escaped).unwrap(), text);
+        }
+    }
 
     #[test]
     fn controls_and_sequences_go_and_text_stays() {

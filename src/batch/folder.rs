@@ -4,7 +4,7 @@ use super::results::Results;
 use super::row::{Key, Row};
 use super::summary::Summary;
 use super::{Job, Options, Shard, header};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, inside};
 use crate::lm::Lm;
 use crate::search::event::Limits;
 use crate::search::record::Recorder;
@@ -126,7 +126,7 @@ impl Folder {
             .map_err(|e| Error::fault(format!("folder {} cannot be made: {e}", path.display())))?;
         let lock = lock(&path)?;
         let mut manifest = Manifest::new(jobs, options);
-        let results = path.join("results.jsonl");
+        let results = inside(&path, "results.jsonl")?;
         let old = read_manifest(&path)?;
         if let Some(old) = &old {
             if !options.resume {
@@ -147,7 +147,7 @@ impl Folder {
             let keys: BTreeSet<Key> = rows.iter().map(Row::key).chain(jobs.iter().map(Job::key)).collect();
             manifest.join(old, keys.len());
         }
-        write_whole(&path.join("manifest.json"), &pretty(&manifest)?)?;
+        write_whole(&path, "manifest.json", &pretty(&manifest)?)?;
         let models = rows.iter().map(|row| row.model.clone()).collect();
         Ok(Self { path, manifest, results, rows, models, _lock: lock })
     }
@@ -168,12 +168,12 @@ impl Folder {
                 or_none(&info.checksum)
             )));
         }
-        write_whole(&self.path.join("manifest.json"), &pretty(&self.manifest)?)
+        write_whole(&self.path, "manifest.json", &pretty(&self.manifest)?)
     }
 
     /// A record in the folder `events` for one run.
     pub fn recorder(&self, job: &Job, lm: &dyn Lm, options: &Options) -> Result<Recorder> {
-        let folder = self.path.join("events");
+        let folder = inside(&self.path, "events")?;
         std::fs::create_dir_all(&folder)
             .map_err(|e| Error::fault(format!("folder {} cannot be made: {e}", folder.display())))?;
         let key = job.key();
@@ -183,17 +183,17 @@ impl Folder {
         // Ids that look alike as file names are told apart by a number of their own.
         let part = crate::base::rng::part(&format!("{key}")) & 0xffff_ffff;
         let name = format!("{}.{}.{}.{part:08x}.jsonl", plain(&key.task), plain(&key.id), plain(&key.strategy));
-        Recorder::create_at(&folder.join(name), header(job, lm, options))
+        Recorder::create_at(&inside(&folder, &name)?, header(job, lm, options))
     }
 
     pub fn write_summary(&self, summary: &Summary) -> Result<()> {
-        write_whole(&self.path.join("summary.csv"), &summary.csv())?;
-        write_whole(&self.path.join("summary.md"), &summary.markdown())
+        write_whole(&self.path, "summary.csv", &summary.csv())?;
+        write_whole(&self.path, "summary.md", &summary.markdown())
     }
 }
 
 fn lock(folder: &Path) -> Result<File> {
-    let path = folder.join("lock");
+    let path = inside(folder, "lock")?;
     let fault = |e: std::io::Error| Error::fault(format!("{} cannot be locked: {e}", path.display()));
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(&path).map_err(fault)?;
     match file.try_lock() {
@@ -234,14 +234,15 @@ fn pretty(manifest: &Manifest) -> Result<String> {
     Ok(text + "\n")
 }
 
-/// Writes a file so that it is there whole or as it was before.
-fn write_whole(path: &Path, text: &str) -> Result<()> {
-    let beside = path.with_extension("tmp");
+/// Writes a file so that it is there whole or as it was before. A link of its name is replaced, not followed.
+fn write_whole(folder: &Path, name: &str, text: &str) -> Result<()> {
+    let path = folder.join(name);
+    let beside = inside(folder, &format!("{name}.tmp"))?;
     let write = || -> std::io::Result<()> {
         let mut file = File::create(&beside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        std::fs::rename(&beside, path)
+        std::fs::rename(&beside, &path)
     };
     write().map_err(|e| {
         // Half a file beside is of no use to anyone.

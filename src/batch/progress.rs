@@ -2,6 +2,7 @@
 //! returns or escapes, so that a log stays readable.
 
 use super::row::Row;
+use crate::base::text::sanitize;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -97,6 +98,7 @@ impl<W: Write> Progress<W> {
 
     /// A line of its own, whatever else is shown.
     pub fn note(&mut self, text: &str) {
+        let text = &sanitize(text);
         match self {
             Self::Quiet => {}
             Self::Bar { bar, .. } => bar.println(text),

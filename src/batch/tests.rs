@@ -1,12 +1,15 @@
 //! Batches against a script and chance; each test runs in a folder of its own.
 
 use super::*;
+use crate::lm::Update;
 use crate::lm::random::RandomProposer;
 use crate::search::testing::{Spell, script, strategy};
 use crate::strategy::{Constrain, GenerateKind, Policy};
 use crate::task::{Partial, Verdict};
 use serde_json::Value;
 use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use tokio::sync::{mpsc, oneshot};
 
 /// The spelling puzzle under an id.
 struct Named(Arc<Spell>, String);
@@ -290,6 +293,74 @@ fn a_model_that_fails_leaves_rows_with_the_reason() {
     let rows = rows(folder.path());
     assert!(rows.iter().all(|row| !row.solved));
     assert!(rows.iter().any(|row| row.reason.contains("no more replies")), "{rows:?}");
+}
+
+/// A model that answers so many requests, and then is lost: a card that fell off the bus, an engine that panicked.
+struct Fragile {
+    inner: RandomProposer,
+    left: AtomicUsize,
+}
+
+impl Lm for Fragile {
+    fn info(&self) -> &crate::lm::Info {
+        self.inner.info()
+    }
+    fn count_tokens(&self, prompt: &crate::lm::Prompt) -> Option<usize> {
+        self.inner.count_tokens(prompt)
+    }
+    fn generate(&self, request: crate::lm::Generate) -> mpsc::UnboundedReceiver<Update> {
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if left.is_ok() {
+            return self.inner.generate(request);
+        }
+        let (sender, receiver) = mpsc::unbounded_channel();
+        sender.send(Update::Failed(Error::fault("a launch failed on the GPU: CUDA_ERROR_ILLEGAL_ADDRESS"))).unwrap();
+        receiver
+    }
+    fn score(&self, request: crate::lm::Score) -> oneshot::Receiver<Result<crate::lm::Scores>> {
+        self.inner.score(request)
+    }
+    fn counters(&self) -> crate::lm::Counters {
+        self.inner.counters()
+    }
+    fn check(&self) -> oneshot::Receiver<Result<()>> {
+        let (sender, receiver) = oneshot::channel();
+        let lost = self.left.load(Ordering::SeqCst) == 0;
+        sender.send(if lost { Err(Error::fault("device lost")) } else { Ok(()) }).unwrap();
+        receiver
+    }
+}
+
+/// Rows of a device's failure would say nothing about the puzzles, and `--resume` would pass them over.
+#[test]
+fn a_lost_model_ends_the_batch_and_a_resume_gives_each_puzzle_its_row() {
+    for (parallel, requests) in [(1, 9), (2, 9), (4, 1), (4, 30)] {
+        let folder = tempfile::tempdir().unwrap();
+        let mut options = Options { parallel, ..options(folder.path()) };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let fragile = Fragile { inner: RandomProposer::default(), left: requests.into() };
+        let mut told = 0;
+        let done = runtime.block_on(run(
+            jobs(12, &["s"]),
+            ready(vec![Arc::new(fragile)]),
+            &options,
+            std::future::pending(),
+            |news| told += usize::from(matches!(news, News::Row(_))),
+        ));
+        let error = done.unwrap_err();
+        assert_eq!(error.exit_code(), 4);
+        let there = rows(folder.path());
+        assert_eq!(there.len(), told);
+        assert!(there.len() < 12 && there.iter().all(|row| !row.reason.contains("failed")), "{there:?}");
+        let words = format!("the {} so far are intact", crate::base::text::counted(told as u64, "row", "rows"));
+        for part in ["device lost", &words, "--resume"] {
+            assert!(error.message().contains(part), "{error}");
+        }
+        options.resume = true;
+        batch(jobs(12, &["s"]), &options, 0).unwrap();
+        let whole = rows(folder.path());
+        assert_eq!((whole.len(), &whole[..told]), (12, &there[..]));
+    }
 }
 
 /// Case 61: a log gets lines, few of them, without anything a terminal would obey.

@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
 
-mod peak;
+pub mod peak;
 pub mod planning;
 pub mod recorded;
 pub mod trace;
@@ -88,7 +88,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
         }
     };
     let limits = Limits {
-        copy: peak::copy_bandwidth(options.threads, &parallel),
+        copy: peak::copy_bandwidth(options.threads, peak::COPY_BYTES, &parallel),
         adds: peak::multiply_adds(options.threads, &parallel),
     };
     let Heads { heads, kv_heads, head_size } = options.heads;

@@ -5,8 +5,9 @@ use super::{out, solve};
 use crate::attention::cuda_plan::{self, Cutting};
 use crate::attention;
 use crate::base::size::{Human, free_ram};
+use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
-use crate::bench;
+use crate::bench::{self, link};
 use crate::device::cpu::{default_threads, simd::Simd};
 use crate::device::cuda::driver::{self, Gpu};
 use crate::device::cuda::{self, step::Planning};
@@ -14,6 +15,7 @@ use crate::device::selftest;
 use crate::model::list::{self, State};
 use crate::model::store;
 use crate::search::record;
+use crate::tui::{ScreenOptions, ThemeName};
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -102,6 +104,7 @@ fn look(common: &Common) -> Result<u8> {
             None => "unknown: neither /proc/meminfo nor a control group can be read; give --kv-budget".into(),
         },
     ));
+    rows.push(("link", link(common)));
     rows.push(("terminal", terminal()));
     rows.push((
         "model cache",
@@ -140,13 +143,53 @@ fn look(common: &Common) -> Result<u8> {
     Ok(0)
 }
 
+/// What moves K/V, measured.
+fn link(common: &Common) -> String {
+    let second = |bytes: f64| format!("{}/s", Human(bytes as u64));
+    let host = || format!("{} inside the host's memory (read plus written)", second(link::host()));
+    match cards(common).and_then(Gpu::open).and_then(|gpu| link::card(&gpu)) {
+        Ok(found) => format!(
+            "{} to the card, {} back (pinned memory); {}",
+            second(found.to_device),
+            second(found.to_host),
+            host()
+        ),
+        Err(_) => format!("no card, so no link; {}", host()),
+    }
+}
+
+/// What the terminal shows, as far as its variables tell, and what to do where that is too little.
 fn terminal() -> String {
-    let set = |name: &str| std::env::var(name).unwrap_or_else(|_| "not set".into());
-    let size = crossterm::terminal::size().map(|(w, h)| format!("{w}x{h}")).unwrap_or_else(|_| "size unknown".into());
-    let is =
-        if std::io::stdout().is_terminal() { "yes" } else { "no: the screen needs one, `solve --no-tui` does not" };
-    let colour = if std::env::var_os("NO_COLOR").is_some() { "none (NO_COLOR)" } else { "yes" };
-    format!("{is}, {size}, TERM {}, LANG {}, colour {colour}", set("TERM"), set("LANG"))
+    let set = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let mut parts = Vec::new();
+    if !std::io::stdout().is_terminal() || !std::io::stdin().is_terminal() {
+        parts.push("no: the screen needs one, `solve --no-tui` does not".to_string());
+    }
+    match crossterm::terminal::size() {
+        Ok((columns, rows)) if crate::tui::has_room(columns, rows) => parts.push(format!("{columns}x{rows}")),
+        Ok((columns, rows)) => parts.push(format!("{columns}x{rows}: too small for the screen, make it larger")),
+        Err(_) => parts.push("size unknown".into()),
+    }
+    let term = set("TERM");
+    parts.push(match term.as_deref() {
+        None => "TERM not set: export TERM=xterm-256color if the screen stays dark".into(),
+        Some("dumb") => "TERM dumb: the screen cannot be shown, `solve --no-tui` can".into(),
+        Some(term) => format!("TERM {}", sanitize_line(term)),
+    });
+    let options = ScreenOptions::from_environment(None, false, false);
+    parts.push(if options.ascii {
+        "ASCII (this locale or console has no Unicode: LANG=C.UTF-8 gives lines and bars)".into()
+    } else {
+        "Unicode (--ascii if lines are broken)".to_string()
+    });
+    parts.push(match options.theme {
+        ThemeName::None => "no colours (NO_COLOR, or TERM)".into(),
+        _ => "16 colours (--theme light on a light ground)".into(),
+    });
+    if set("TMUX").is_some() {
+        parts.push("inside tmux: copying needs `set -g set-clipboard on`".into());
+    }
+    parts.join(", ")
 }
 
 /// Whether files can be made in a folder (or in the nearest parent that exists).

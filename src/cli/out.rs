@@ -1,18 +1,24 @@
 //! Standard output for results: a failed write is an error with exit code 4, a closed pipe ends the program quietly as
 //! the signal would (128 + 13).
+//!
+//! Whatever goes out here is safe on a terminal, whoever wrote the text: this is the last place it passes.
 
+use crate::base::text::{escape_json, sanitize};
 use crate::base::{Error, Result};
+use serde::Serialize;
 use std::io::{ErrorKind, Write};
 
 /// Writes one line of results and flushes it.
 pub fn line(text: &str) -> Result<()> {
-    let mut out = std::io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.write_all(b"\n")).and_then(|()| out.flush());
-    finish(written)
+    write(&format!("{}\n", sanitize(text)))
 }
 
 /// Writes a piece of a result that is still growing.
 pub fn piece(text: &str) -> Result<()> {
+    write(&sanitize(text))
+}
+
+fn write(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     finish(out.write_all(text.as_bytes()).and_then(|()| out.flush()))
 }
@@ -26,13 +32,14 @@ fn finish(written: std::io::Result<()>) -> Result<()> {
 }
 
 /// One JSON object as a line.
-pub fn json(value: &serde_json::Value) -> Result<()> {
-    line(&value.to_string())
+pub fn json(value: &impl Serialize) -> Result<()> {
+    let text = serde_json::to_string(value).map_err(|e| Error::fault(format!("a result cannot be written: {e}")))?;
+    write(&format!("{}\n", escape_json(&text)))
 }
 
 /// Tells the user something on standard error; a closed standard error is nobody listening, not a failure.
 pub fn tell(text: &str) {
     let mut err = std::io::stderr().lock();
     // Nothing can be done where even standard error is gone.
-    drop(writeln!(err, "{text}"));
+    drop(writeln!(err, "{}", sanitize(text)));
 }

@@ -22,7 +22,7 @@ pub fn run(common: &Common, screen: &ScreenArgs, args: &ReplayArgs) -> Result<u8
     }
     if common.json {
         for event in &recorded.events {
-            out::line(&serde_json::to_string(event).map_err(|e| crate::base::Error::fault(e.to_string()))?)?;
+            out::json(event)?;
         }
         return Ok(0);
     }

@@ -4,6 +4,7 @@ use super::args::Cli;
 use super::out;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
+use std::borrow::Cow;
 use std::error::Error as _;
 use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
@@ -37,8 +38,15 @@ fn told(error: &clap::Error) -> ExitCode {
     }
     match number(error) {
         Some(text) => out::tell(&text),
-        // Nothing can be done where even standard error is gone.
-        None => drop(error.print()),
+        None => {
+            // Words of the command line may hold anything; with colours only where there is nothing to take out.
+            let plain = error.render().to_string();
+            match crate::base::text::sanitize(&plain) {
+                // Nothing can be done where even standard error is gone.
+                Cow::Borrowed(_) => drop(error.print()),
+                Cow::Owned(safe) => out::tell(safe.trim_end()),
+            }
+        }
     }
     ExitCode::from(2)
 }

@@ -6,7 +6,8 @@
 //! character if the character can still become a viable one.
 
 use super::grammar::{Grammar, Machine};
-use super::text::{Stops, whole_characters};
+pub use super::text::Stops;
+use super::text::whole_characters;
 use super::vocab::{Node, Vocab};
 use std::collections::HashMap;
 use std::sync::Arc;

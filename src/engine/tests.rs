@@ -277,6 +277,16 @@ fn a_lost_device_or_a_panic_fails_requests_and_hangs_nobody() {
     let again = lost.run(request(&prompt(30, 1))).unwrap().remove(0);
     assert_eq!(outcome(&again), outcome(&expected));
 
+    // The failure is told to who asks, until a step goes well again.
+    let sound = |bench: &Bench| bench.engine.check().blocking_recv().unwrap();
+    assert_eq!(sound(&lost), Ok(()));
+    let next = lost.script.lock().unwrap().steps.len();
+    lost.script.lock().unwrap().error_at = Some(next);
+    assert!(lost.run(request(&prompt(30, 7))).is_err());
+    assert!(sound(&lost).unwrap_err().message().contains("device lost"));
+    lost.run(request(&prompt(30, 7))).unwrap();
+    assert_eq!(sound(&lost), Ok(()));
+
     let panics = Bench::new(100, |_| {});
     panics.script.lock().unwrap().panic_at = Some(1);
     let open: Vec<_> = (0..3).map(|salt| panics.engine.generate(request(&prompt(30, salt)))).collect();
@@ -285,6 +295,7 @@ fn a_lost_device_or_a_panic_fails_requests_and_hangs_nobody() {
     }
     let later = panics.run(request(&prompt(30, 1))).err().unwrap();
     assert!(later.message().contains("as scripted"), "{later}");
+    assert!(sound(&panics).unwrap_err().message().contains("as scripted"));
     let score = panics.engine.score(Score { prompt: vec![1].into(), continuations: vec![vec![2]] });
     assert!(score.blocking_recv().unwrap().is_err());
 }

@@ -63,6 +63,8 @@ pub struct Worker {
     meter: Meter,
     follow: Follow,
     shown: Arc<Mutex<Shown>>,
+    /// Why the last step failed, if it did.
+    lost: Option<Error>,
     /// When what the claims keep was shown last.
     held_shown: Instant,
 }
@@ -92,6 +94,7 @@ impl Worker {
             meter,
             follow: Follow::default(),
             shown,
+            lost: None,
             held_shown: Instant::now(),
         }
     }
@@ -114,6 +117,7 @@ impl Worker {
                 // A receiver that is gone wants no answer.
                 Message::Score(_, reply) => drop(reply.send(Err(error.clone()))),
                 Message::Costs(_, reply) => drop(reply),
+                Message::Check(reply) => drop(reply.send(Err(error.clone()))),
                 Message::Release(_) => {}
                 Message::Stop => return,
             }
@@ -167,6 +171,10 @@ impl Worker {
                 self.holds.release(claim, &mut self.tree);
                 self.unpark();
                 self.show();
+            }
+            Message::Check(reply) => {
+                self.tree.check();
+                drop(reply.send(self.lost.clone().map_or(Ok(()), Err)));
             }
             Message::Stop => return false,
         }
@@ -264,8 +272,14 @@ impl Worker {
         if !self.batch.is_empty() {
             self.ask();
             match self.forward(began) {
-                Ok(()) => self.hand_out(),
-                Err(error) => self.fail_all(&error),
+                Ok(()) => {
+                    self.lost = None;
+                    self.hand_out();
+                }
+                Err(error) => {
+                    self.fail_all(&error);
+                    self.lost = Some(error);
+                }
             }
         }
         let open = self.jobs.len();

@@ -23,6 +23,8 @@ use std::fmt;
 
 mod changes;
 mod check;
+#[cfg(any(test, fuzzing))]
+pub mod model;
 mod room;
 mod segment;
 #[cfg(test)]

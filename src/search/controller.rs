@@ -24,7 +24,7 @@ mod budget;
 mod command;
 mod finish;
 mod flight;
-mod generate;
+pub mod generate;
 mod given;
 mod grow;
 mod part;
@@ -282,7 +282,8 @@ impl Controller {
         }
         self.progress();
         self.tell_memory();
-        let outcome = self.outcome(reason);
+        let mut outcome = self.outcome(reason);
+        self.check_model(&mut outcome.reason).await;
         self.emit(Event::Ended { outcome: outcome.clone() });
         (outcome, self.tree)
     }
@@ -371,6 +372,23 @@ impl Controller {
     }
 
     /// What memory, link and speed are now, and which thought keeps what.
+    /// Every run ends with a look at the model: its memory must add up, or nothing it said can be trusted.
+    async fn check_model(&mut self, reason: &mut Reason) {
+        let sound = self.lm.check();
+        // Who leaves does not wait for a step to end; the model checks itself all the same.
+        if *reason == Reason::Quit {
+            return;
+        }
+        match sound.await {
+            Ok(Ok(())) => {}
+            Ok(Err(_)) if matches!(reason, Reason::Failed { .. }) => {}
+            Ok(Err(error)) => self.note(format!("the model failed meanwhile: {error}")),
+            Err(_) => {
+                *reason = Reason::Failed { message: "the model's memory did not add up at the end of the run".into() }
+            }
+        }
+    }
+
     fn tell_memory(&mut self) {
         self.emit(Event::Counters { counters: self.lm.counters() });
         let mut holds: Vec<(NodeId, &Hold)> = self.holds.iter().map(|(&node, hold)| (node, hold)).collect();

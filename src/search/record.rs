@@ -11,8 +11,8 @@ mod read;
 mod whole;
 
 pub use folder::{LIMIT_BYTES, runs_folder, state_folder, utc_now};
-pub use header::{HIDDEN, Header, Origin, PuzzleOrigin, without_secrets};
-pub use read::{Recorded, find, newest, read};
+pub use header::{HIDDEN, Header, Origin, PuzzleOrigin, public_value, without_secrets};
+pub use read::{Recorded, find, newest, parse, read};
 pub use whole::whole_steps;
 
 use super::event::Event;

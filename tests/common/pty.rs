@@ -1,7 +1,5 @@
 //! The built program in a real pseudo-terminal: what it shows, keys, signals, and what is left of it.
 
-#![expect(dead_code, reason = "each test binary uses its own part")]
-
 use super::Place;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use std::io::{Read, Write};
@@ -72,12 +70,22 @@ impl Terminal {
     }
 
     pub fn press(&mut self, keys: &str) {
-        self.writer.write_all(keys.as_bytes()).expect("keys");
+        self.press_bytes(keys.as_bytes());
+    }
+
+    pub fn press_bytes(&mut self, bytes: &[u8]) {
+        self.writer.write_all(bytes).expect("keys");
         self.writer.flush().expect("keys");
     }
 
     pub fn resize(&self, cols: u16, rows: u16) {
         self.screen.lock().expect("the screen").screen_mut().set_size(rows, cols);
+        self.resize_alone(cols, rows);
+    }
+
+    /// The program's side of a new size. The emulator here keeps its own: it does not bear what is written for sizes that
+    /// were there a moment ago.
+    pub fn resize_alone(&self, cols: u16, rows: u16) {
         self.master.resize(PtySize { rows, cols, pixel_width: 0, pixel_height: 0 }).expect("a new size");
     }
 

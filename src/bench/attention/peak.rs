@@ -4,15 +4,15 @@ use crate::device::cpu::attend::ParallelFor;
 use std::time::Instant;
 
 /// Bytes of each half of the copy: beyond most last-level caches.
-const COPY_BYTES: usize = 256 << 20;
+pub const COPY_BYTES: usize = 256 << 20;
 const COPIES: usize = 3;
 
-/// Bytes a second read plus written by copying large buffers on `threads` threads; the best of three.
-pub fn copy_bandwidth(threads: usize, parallel: ParallelFor<'_>) -> f64 {
-    let from = vec![1u8; COPY_BYTES];
-    let to = vec![0u8; COPY_BYTES];
-    let target = to.as_ptr() as usize;
-    let part = COPY_BYTES / threads.max(1);
+/// Bytes a second read plus written by copying a buffer of `bytes` on `threads` threads; the best of three.
+pub fn copy_bandwidth(threads: usize, bytes: usize, parallel: ParallelFor<'_>) -> f64 {
+    let from = vec![1u8; bytes];
+    let mut to = vec![0u8; bytes];
+    let target = to.as_mut_ptr() as usize;
+    let part = bytes / threads.max(1);
     let mut best = f64::INFINITY;
     for _ in 0..COPIES {
         let start = Instant::now();

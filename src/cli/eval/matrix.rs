@@ -5,6 +5,7 @@ use crate::batch::Job;
 use crate::cli::args::{Common, EvalArgs};
 use crate::model::store;
 use crate::search::event::Limits;
+use crate::search::record::public_value;
 use crate::strategy::{self, LoadOptions};
 use crate::task::{self, Puzzle};
 use std::path::PathBuf;
@@ -140,9 +141,10 @@ pub fn product(set: &[(String, String)], vary: &[(String, Vec<String>)]) -> Resu
     Ok(all)
 }
 
-/// Settings as a row says them.
+/// Settings as a row says them, without what looks like a secret.
 fn said(set: &[(String, String)]) -> String {
-    set.iter().map(|(name, value)| format!("{name}={}", value.trim())).collect::<Vec<_>>().join(", ")
+    let one = |(name, value): &(String, String)| format!("{name}={}", public_value(name, value.trim().to_string()));
+    set.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! All invariants of the token tree in one place, recomputed from the segments. Linear in segments, pages and branches:
-//! cheap enough for the end of every run.
+//! All invariants of the token tree in one place, recomputed from the segments. Linear in segments, pages and branches
+//! (but for the search of the eviction queue): every run ends with it.
 
-use super::{BranchId, SegmentId, TokenTree};
+use super::{SegmentId, TokenTree};
 use crate::kv::pages_of;
 
 impl TokenTree {
@@ -11,19 +11,30 @@ impl TokenTree {
         let mut owners = vec![0; self.pages.len()];
         let mut live_owners = vec![0; self.pages.len()];
         let (mut tokens, mut live_tokens, mut queued) = (0, 0, 0);
+        let free = marked(self.free_segments.iter().map(|id| id.index()), self.segments.len());
+        // How often a segment is listed as a child, and by whom last; the same for branches and where they end.
+        let mut listed = vec![(0, SegmentId::ROOT); self.segments.len()];
+        let mut ended = vec![(0, SegmentId::ROOT); self.branches.len()];
         for (index, s) in self.segments.iter().enumerate() {
             let id = SegmentId(index as u32);
-            let Some(s) = s else {
-                assert!(self.free_segments.contains(&id), "a missing segment's number is free");
-                continue;
-            };
+            for child in s.iter().flat_map(|s| &s.children) {
+                listed[child.index()] = (listed[child.index()].0 + 1, id);
+            }
+            for branch in s.iter().flat_map(|s| &s.ends) {
+                ended[branch.0 as usize] = (ended[branch.0 as usize].0 + 1, id);
+            }
+        }
+        for (index, s) in self.segments.iter().enumerate() {
+            let id = SegmentId(index as u32);
+            assert_eq!(s.is_none(), free[index], "a segment's number is free exactly if it is missing");
+            let Some(s) = s else { continue };
             if id == SegmentId::ROOT {
                 assert!(s.tokens.is_empty() && s.start == 0, "the root is empty");
             } else {
                 assert!(!s.tokens.is_empty(), "a segment has tokens");
                 let parent = self.seg(s.parent);
                 assert_eq!(parent.end(), s.start, "a child starts where its parent ends");
-                assert_eq!(parent.children.iter().filter(|c| **c == id).count(), 1, "a parent lists its child once");
+                assert_eq!(listed[index], (1, s.parent), "a parent lists its child once, and nobody else does");
             }
             let below: u32 = s.children.iter().map(|&c| self.seg(c).live).sum();
             assert_eq!(s.live, s.ends.len() as u32 + below, "branches here or below");
@@ -52,19 +63,28 @@ impl TokenTree {
         self.pages.check(&owners, &live_owners);
         assert_eq!(queued, self.evictable.len());
         assert_eq!((tokens, live_tokens), (self.tokens, self.live_tokens));
-        let mut ends = 0;
+        let free = marked(self.free_branches.iter().map(|b| b.0 as usize), self.branches.len());
         for (index, branch) in self.branches.iter().enumerate() {
-            let b = BranchId(index as u32);
-            let Some(branch) = branch else {
-                assert!(self.free_branches.contains(&b), "a closed branch's number is free");
-                continue;
-            };
+            assert_eq!(branch.is_none(), free[index], "a branch's number is free exactly if it is closed");
+            let Some(branch) = branch else { continue };
             let s = self.seg(branch.segment);
-            assert_eq!(s.ends.iter().filter(|e| **e == b).count(), 1, "a branch is listed where it ends");
+            assert_eq!(ended[index], (1, branch.segment), "a branch is listed where it ends, once");
             let inside = s.start < branch.len && branch.len <= s.end();
             assert!(inside || branch.segment == SegmentId::ROOT && branch.len == 0, "a branch ends in its segment");
-            ends += 1;
         }
-        assert_eq!(ends, self.segments.iter().flatten().map(|s| s.ends.len()).sum::<usize>());
+        let open = ended.iter().filter(|(times, _)| *times > 0).count();
+        assert_eq!(open, self.branches.iter().flatten().count(), "only open branches are listed");
     }
+}
+
+/// Which of the numbers below `len` are there.
+///
+/// # Panics
+/// One is there twice.
+fn marked(numbers: impl Iterator<Item = usize>, len: usize) -> Vec<bool> {
+    let mut marks = vec![false; len];
+    for number in numbers {
+        assert!(!std::mem::replace(&mut marks[number], true), "number {number} is free twice");
+    }
+    marks
 }

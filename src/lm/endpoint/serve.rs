@@ -118,7 +118,7 @@ fn send(shared: &Shared, ask: &Ask<'_>) -> Result<Reply, Refusal> {
 }
 
 /// Each choice's share: the prompt is the first one's, as it was computed, and as it is billed: once a request.
-fn usages(reply: &Reply, prompt_bytes: usize) -> Vec<Usage> {
+pub(super) fn usages(reply: &Reply, prompt_bytes: usize) -> Vec<Usage> {
     let n = reply.choices.len() as u64;
     let guess = |bytes: usize| (bytes as u64).div_ceil(BYTES_A_TOKEN);
     let billed = reply.usage.unwrap_or(Billed { prompt: guess(prompt_bytes), completion: 0, cached: None });
@@ -136,7 +136,7 @@ fn usages(reply: &Reply, prompt_bytes: usize) -> Vec<Usage> {
 }
 
 /// A choice as a completion: cut where a stop text or the constraint ends it, whatever the server made of them.
-fn completion(choice: Choice, request: &Generate, usage: Usage) -> Completion {
+pub(super) fn completion(choice: Choice, request: &Generate, usage: Usage) -> Completion {
     let (text, finish) = ending(&choice, request);
     // Log-probabilities of what is kept.
     let mut left = text.len();

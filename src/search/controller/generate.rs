@@ -282,7 +282,7 @@ impl Controller {
 }
 
 /// The proposals of a list, one a line, without bullets, numbers and quotes around them.
-pub(super) fn listed(reply: &str) -> Vec<String> {
+pub fn listed(reply: &str) -> Vec<String> {
     reply.lines().map(|line| unnumbered(line).to_string()).filter(|line| !line.is_empty()).collect()
 }
 

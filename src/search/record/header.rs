@@ -91,9 +91,7 @@ impl Header {
 
     /// As it is, with where the run was started from.
     pub fn from(self, origin: Origin) -> Self {
-        let hide =
-            |(name, value): (String, String)| if is_private(&name) { (name, HIDDEN.into()) } else { (name, value) };
-        let set = origin.set.into_iter().map(hide).collect();
+        let set = origin.set.into_iter().map(|(name, value)| (name.clone(), public_value(&name, value))).collect();
         Self { origin: Some(Origin { set, model: public_address(&origin.model), ..origin }), ..self }
     }
 }
@@ -108,14 +106,24 @@ pub fn without_secrets(command: &[String]) -> Vec<String> {
             if std::mem::take(&mut hide_next) {
                 return HIDDEN.to_string();
             }
-            if let Some((name, value)) = word.split_once('=').filter(|(name, _)| !name.contains("://")) {
-                let value = if is_private(name) { HIDDEN.to_string() } else { public_address(value) };
-                return format!("{name}={value}");
-            }
-            hide_next = word.starts_with("--") && is_private(word);
-            public_address(word)
+            hide_next = word.starts_with("--") && !word.contains('=') && is_private(word);
+            public_word(word)
         })
         .collect()
+}
+
+/// `--flag=value`, `name=value`, and both in one: `--set=name=value`.
+fn public_word(word: &str) -> String {
+    match word.split_once('=').filter(|(name, _)| !name.contains("://")) {
+        Some((name, _)) if is_private(name) => format!("{name}={HIDDEN}"),
+        Some((name, value)) => format!("{name}={}", public_word(value)),
+        None => public_address(word),
+    }
+}
+
+/// The value of a flag or a variable, as it may be kept.
+pub fn public_value(name: &str, value: String) -> String {
+    if is_private(name) { HIDDEN.into() } else { value }
 }
 
 fn is_private(name: &str) -> bool {
@@ -148,5 +156,6 @@ mod tests {
         check("--endpoint=http://me@host", "--endpoint=http://host");
         check("--api-key abc --seed 1", "--api-key … --seed 1");
         check("--set api_key=abc --set n=3", "--set api_key=… --set n=3");
+        check("--set=api_key=abc --set=n=3=4 --vary=x.token=a,b", "--set=api_key=… --set=n=3=4 --vary=x.token=…");
     }
 }

@@ -213,6 +213,9 @@ fn write_private(path: &Path, text: &str) -> std::io::Result<()> {
     if let Some(folder) = path.parent() {
         std::fs::create_dir_all(folder)?;
     }
-    let mut file = std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+    let mut options = std::fs::OpenOptions::new();
+    // A link of that name leads somewhere else: it is not written through.
+    options.write(true).create(true).truncate(true).mode(0o600).custom_flags(libc::O_NOFOLLOW);
+    let mut file = options.open(path)?;
     file.write_all(text.as_bytes())
 }

@@ -1,27 +1,13 @@
-//! Whatever comes in, in any order and at any size: no panic, and the selection is a thought that exists.
+//! Random sessions (`fuzzing.rs` carries them out), and every pop-up at every size.
 
 use crate::search::event::{Author, Event, Purpose};
 use crate::search::tree::{NodeId, Status};
-use crate::tui::app::{App, Effect};
+use crate::tui::fuzzing::{Move, NAMED, ODD, apply, beginning, mouse};
 use crate::tui::testing::{
-    app_with, catalog, choice, counters, ended, picture, press, progress, recorded_run, replied, scored, small_run,
-    start_app, started, token,
+    app_with, catalog, counters, ended, picture, press, progress, replied, scored, small_run, start_app, started, token,
 };
-use crossterm::event::{
-    Event as Input, KeyCode, KeyEvent, KeyEventKind, KeyModifiers, MouseButton, MouseEvent, MouseEventKind,
-};
+use crossterm::event::{Event as Input, KeyCode, KeyModifiers, MouseEvent, MouseEventKind};
 use proptest::prelude::*;
-
-#[derive(Debug, Clone)]
-enum Move {
-    Key(KeyCode, bool, bool),
-    Paste(String),
-    Mouse(u16, u16, u8),
-    Resize(u16, u16),
-    Search(Box<Event>),
-    Tick(f64),
-    Started(bool),
-}
 
 fn key() -> impl Strategy<Value = Move> {
     let code = prop_oneof![
@@ -30,17 +16,14 @@ fn key() -> impl Strategy<Value = Move> {
         1 => any::<char>().prop_map(KeyCode::Char),
         2 => Just(KeyCode::Enter),
         2 => Just(KeyCode::Esc),
-        4 => prop::sample::select(vec![
-            KeyCode::Tab, KeyCode::BackTab, KeyCode::Up, KeyCode::Down, KeyCode::Left, KeyCode::Right, KeyCode::Home,
-            KeyCode::End, KeyCode::PageUp, KeyCode::PageDown, KeyCode::Backspace, KeyCode::Delete, KeyCode::F(1),
-        ]),
+        4 => prop::sample::select(NAMED.to_vec()),
     ];
     (code, prop::bool::weighted(0.1), prop::bool::weighted(0.1))
         .prop_map(|(code, ctrl, release)| Move::Key(code, ctrl, release))
 }
 
 fn text() -> impl Strategy<Value = String> {
-    prop_oneof![".{0,40}", Just("♻️ 中文 e\u{301}\n\u{202e}x👨‍👩‍👧".to_string()), Just(String::new())]
+    prop_oneof![".{0,40}", Just(ODD.to_string()), Just(String::new())]
 }
 
 fn search() -> impl Strategy<Value = Event> {
@@ -95,60 +78,12 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     prop::collection::vec(one, 1..60)
 }
 
-fn mouse(x: u16, y: u16, kind: u8) -> Input {
-    let kind = match kind {
-        0 => MouseEventKind::Down(MouseButton::Left),
-        1 => MouseEventKind::Drag(MouseButton::Left),
-        2 => MouseEventKind::Up(MouseButton::Left),
-        3 => MouseEventKind::ScrollDown,
-        4 => MouseEventKind::ScrollUp,
-        _ => MouseEventKind::Down(MouseButton::Right),
-    };
-    Input::Mouse(MouseEvent { kind, column: x, row: y, modifiers: KeyModifiers::NONE })
-}
-
-fn apply(app: &mut App, step: &Move) {
-    match step {
-        Move::Key(code, ctrl, release) => {
-            let modifiers = if *ctrl { KeyModifiers::CONTROL } else { KeyModifiers::NONE };
-            let kind = if *release { KeyEventKind::Release } else { KeyEventKind::Press };
-            app.input(&Input::Key(KeyEvent::new_with_kind(*code, modifiers, kind)));
-        }
-        Move::Paste(text) => app.input(&Input::Paste(text.clone())),
-        Move::Mouse(x, y, kind) => app.input(&mouse(*x, *y, *kind)),
-        Move::Resize(w, h) => app.input(&Input::Resize(*w, *h)),
-        Move::Search(event) => app.search_event(event),
-        Move::Tick(by) => app.tick(app.now + by),
-        Move::Started(ok) => {
-            let job = app.take_effects().iter().find_map(|e| match e {
-                Effect::Start { job, .. } | Effect::StartNext { job, .. } => Some(*job),
-                _ => None,
-            });
-            let result = if *ok { Ok(()) } else { Err(crate::base::Error::input("no\nmodel")) };
-            app.started(job.unwrap_or(1), choice(), result);
-        }
-    }
-    app.settle();
-    if let Some(run) = &app.run {
-        assert!(run.state.tree.get(run.tree.selected()).is_some());
-    }
-    picture(app);
-}
-
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nothing_that_comes_in_panics(begin in 0..3usize, moves in moves()) {
-        let mut app = match begin {
-            0 => start_app(80, 24),
-            1 => app_with(80, 24, &small_run()),
-            _ => {
-                let mut app = start_app(80, 24);
-                app.open_replay(recorded_run());
-                app
-            }
-        };
+        let mut app = beginning(begin);
         for step in &moves {
             apply(&mut app, step);
         }

@@ -200,3 +200,23 @@ fn where_all_proposals_were_dropped_the_end_says_so() {
     let why = ran.tree.node(NodeId(1)).why.clone().unwrap_or_default();
     assert!(why.contains("nothing could be grown from it: all 2 proposals"), "{why}");
 }
+
+/// The right answer stays one if the model fails afterwards; if its memory does not add up nothing it said counts.
+#[test]
+fn the_model_is_looked_at_when_a_run_ends() {
+    let with = |sound| {
+        let mut lm = Fake::new(|_, _| says(&["ab"]));
+        lm.sound = sound;
+        let mut strategy = checked(Policy::Bfs);
+        strategy.generate.thought = Thought::Answer;
+        run(spec(Spell::new("ab"), strategy, Arc::new(lm)))
+    };
+    let sound = with(Some(Ok(())));
+    assert_eq!((&sound.outcome.reason, sound.notes().len()), (&Reason::Solved, 0));
+    let lost = with(Some(Err(Error::fault("device lost"))));
+    assert_eq!(lost.outcome.reason, Reason::Solved);
+    assert_eq!(lost.notes(), ["the model failed meanwhile: device lost"]);
+    let broken = with(None);
+    assert_eq!(broken.outcome.reason.exit_code(), 4);
+    assert!(broken.outcome.reason.to_string().contains("memory did not add up"), "{}", broken.outcome.reason);
+}

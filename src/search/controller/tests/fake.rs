@@ -16,6 +16,8 @@ pub struct Fake {
     pub prompts: Mutex<Vec<Prompt>>,
     pub held: Arc<AtomicUsize>,
     pub answer: Box<Answer>,
+    /// What it says of itself at the end of a run; `None`: it is gone.
+    pub sound: Option<Result<()>>,
 }
 
 pub struct Held(Arc<AtomicUsize>);
@@ -33,6 +35,7 @@ impl Fake {
             prompts: Mutex::default(),
             held: Arc::default(),
             answer: Box::new(answer),
+            sound: Some(Ok(())),
         }
     }
 
@@ -92,6 +95,14 @@ impl Lm for Fake {
 
     fn counters(&self) -> Counters {
         Counters::default()
+    }
+
+    fn check(&self) -> oneshot::Receiver<Result<()>> {
+        let (sender, receiver) = oneshot::channel();
+        if let Some(sound) = self.sound.clone() {
+            sender.send(sound).unwrap();
+        }
+        receiver
     }
 }
 

@@ -1,0 +1,113 @@
+//! Long runs with much in flight: memory stays within what the trees and the K/V budget need, seen from outside.
+//!
+//! The short form runs with the other tests. The long one, ten minutes by default (`TOTARA_LOAD_SECONDS`), is
+//! `cargo test --test hardening -- --ignored --nocapture trees_at_once`.
+
+use super::common::Place;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// K/V memory of the engine, far below what all trees want: branches give way and are computed again.
+const KV_MIB: u64 = 32;
+
+/// A field of `/proc/PID/status` in MiB.
+fn mib(child: &Child, field: &str) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).ok()?;
+    let line = status.lines().find(|line| line.starts_with(field))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib / 1024)
+}
+
+/// Trees of so many thoughts, 64 at once on a model of random weights, for about so long; the resident memory of every
+/// second, and the rows that were finished. With `first` the time begins with the first of these.
+fn run(
+    place: &Place,
+    (thoughts, keep, size): (usize, usize, &str),
+    first: bool,
+    length: Duration,
+) -> (Vec<u64>, usize) {
+    let text = format!(
+        "version: 1\nname: load\nabout: wide and deep\ntask: sorting\nsearch: {{policy: bfs, depth: \"{{{{ puzzle.len }}}}\", keep: \
+         {keep}}}\ngenerate: {{n: 4, prompt: \"{{{{ puzzle.input }}}}=\", format: completion, constrain: puzzle, temperature: 1.5}}\n\
+         evaluate: [logprob]\nbudget: {{thoughts: {thoughts}, tokens: 1000000000, seconds: 36000}}\n"
+    );
+    place.write("load.yaml", &text);
+    let kv = format!("{KV_MIB}MiB");
+    let args = [
+        "eval",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "--kv-budget",
+        &kv,
+        "--task",
+        "sorting",
+        "--sizes",
+        size,
+        "--count",
+        "100000",
+        "--parallel",
+        size,
+        "--strategy",
+        "load.yaml",
+        "--out",
+        "r",
+        "--quiet",
+    ];
+    let mut child = place.totara(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("starts");
+    let rows = || std::fs::read_to_string(place.path("r/results.jsonl")).unwrap_or_default();
+    let begun = Instant::now();
+    // A machine that does other things may need a while until the first trees are whole.
+    while first && rows().is_empty() && child.try_wait().expect("a status").is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(120), "no tree comes to its end");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let start = Instant::now();
+    let mut seen = Vec::new();
+    while start.elapsed() < length {
+        std::thread::sleep(Duration::from_millis(250));
+        assert!(child.try_wait().expect("a status").is_none(), "it ended by itself");
+        seen.extend(mib(&child, "VmRSS"));
+    }
+    let peak = mib(&child, "VmHWM").unwrap_or(0);
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill").success());
+    let run = super::Run::of(child.wait_with_output().expect("ends"));
+    assert_eq!(run.code, Some(130), "{}", run.err);
+    assert!(!run.err.contains("panicked"), "{}", run.err);
+    let rows = rows();
+    for line in rows.lines() {
+        let row: serde_json::Value = serde_json::from_str(line).expect("a row");
+        let reason = row["reason"].as_str().unwrap_or_default();
+        assert!(!reason.contains("failed"), "{row}");
+    }
+    println!(
+        "{} rows in {:?}, peak {peak} MiB, resident every few seconds: {:?}",
+        rows.lines().count(),
+        start.elapsed(),
+        seen.iter().step_by((seen.len() / 40).max(1)).collect::<Vec<_>>()
+    );
+    (seen, rows.lines().count())
+}
+
+#[test]
+fn many_small_trees_at_once_stay_small() {
+    let place = Place::new();
+    let (seen, rows) = run(&place, (24, 2, "12"), true, Duration::from_secs(3));
+    let most = seen.iter().max().copied().unwrap_or(0);
+    assert!((1..400).contains(&most), "{most} MiB");
+    assert!(rows > 0, "no tree came to its end");
+}
+
+#[test]
+#[ignore = "ten minutes"]
+fn large_trees_at_once_for_ten_minutes() {
+    let seconds = std::env::var("TOTARA_LOAD_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(600);
+    let place = Place::new();
+    let (seen, _) = run(&place, (10_000, 40, "64"), false, Duration::from_secs(seconds));
+    let part = |from: usize, to: usize| seen[seen.len() * from / 10..seen.len() * to / 10].iter().max().copied();
+    // Trees grow until 64 of them are whole; what is resident may not grow with time after that.
+    let (middle, end) = (part(4, 7).unwrap_or(0), part(8, 10).unwrap_or(0));
+    println!("most in the middle {middle} MiB, at the end {end} MiB");
+    assert!(end < 2048, "{end} MiB");
+    assert!(end <= middle + middle / 4 + 64, "{middle} MiB in the middle, {end} MiB at the end");
+}

@@ -233,7 +233,7 @@ pub fn catalog() -> Catalog {
 /// An app on its start screen.
 pub fn start_app(width: u16, height: u16) -> App {
     let options = ScreenOptions { theme: ThemeName::Dark, seed: 1, ..ScreenOptions::default() };
-    let mut app = App::new(&options, width, height).unwrap();
+    let mut app = App::new(&options, width, height).expect("an app");
     app.open(None);
     app.catalog(catalog());
     for effect in app.take_effects() {
@@ -272,8 +272,8 @@ pub fn press(app: &mut App, keys: &str) {
             "space" => (KeyCode::Char(' '), KeyModifiers::NONE),
             "pagedown" => (KeyCode::PageDown, KeyModifiers::NONE),
             _ => match word.strip_prefix("ctrl-") {
-                Some(c) => (KeyCode::Char(c.chars().next().unwrap()), KeyModifiers::CONTROL),
-                None => (KeyCode::Char(word.chars().next().unwrap()), KeyModifiers::NONE),
+                Some(c) => (KeyCode::Char(c.chars().next().expect("a key")), KeyModifiers::CONTROL),
+                None => (KeyCode::Char(word.chars().next().expect("a key")), KeyModifiers::NONE),
             },
         };
         app.input(&Input::Key(KeyEvent::new(code, modifiers)));
@@ -284,14 +284,14 @@ pub fn press(app: &mut App, keys: &str) {
 /// Draws once; gives the cells and the number of tree rows that were built.
 pub fn picture(app: &mut App) -> (Buffer, usize) {
     app.settle();
-    let mut terminal = Terminal::new(TestBackend::new(app.area.width, app.area.height)).unwrap();
+    let mut terminal = Terminal::new(TestBackend::new(app.area.width, app.area.height)).expect("a picture");
     let mut rows = 0;
     terminal
         .draw(|frame| {
             let mut canvas = Canvas::new(frame.buffer_mut(), &app.theme);
             rows = draw(&mut canvas, app);
         })
-        .unwrap();
+        .expect("a picture");
     (terminal.backend().buffer().clone(), rows)
 }
 

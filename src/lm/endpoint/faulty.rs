@@ -40,8 +40,8 @@ pub struct Server {
 impl Server {
     /// `/v1/models` names one model of `owner`; every other request is the script's, with its number from 0.
     pub fn start(owner: &'static str, script: impl Fn(&Asked, usize) -> Act + Send + Sync + 'static) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let url = format!("http://{}", listener.local_addr().unwrap());
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("an address"));
         let (asked, most) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
         let server = Self { url, asked: asked.clone(), most: most.clone() };
         let script: Arc<Script> = Arc::new(script);
@@ -63,7 +63,7 @@ impl Server {
 
 /// One request a connection.
 fn serve(mut stream: TcpStream, owner: &str, script: &Script, asked: &Mutex<Vec<Asked>>, number: &AtomicUsize) {
-    let mut reader = BufReader::new(stream.try_clone().unwrap());
+    let mut reader = BufReader::new(stream.try_clone().expect("a stream"));
     let mut headers = String::new();
     loop {
         let mut line = String::new();
@@ -84,7 +84,7 @@ fn serve(mut stream: TcpStream, owner: &str, script: &Script, asked: &Mutex<Vec<
         "/v1/models" => Act::Json(json!({"data": [{"id": "served", "owned_by": owner, "max_model_len": 64}]})),
         _ => script(&request, number.fetch_add(1, Ordering::SeqCst)),
     };
-    asked.lock().unwrap().push(request);
+    asked.lock().expect("requests").push(request);
     let mut say = |status: u16, headers: &str, length: usize, body: &[u8]| {
         let head = format!("HTTP/1.1 {status} x\r\n{headers}content-length: {length}\r\nconnection: close\r\n\r\n")
             .into_bytes();

@@ -30,7 +30,7 @@ pub fn card(gpu: &Gpu) -> Result<Link> {
         gpu.wait()?;
         best[0] = best[0].min(start.elapsed().as_secs_f64());
         let start = Instant::now();
-        gpu.fetch(&mut host, &device, BYTES)?;
+        gpu.fetch(&mut host, &device, 0, BYTES)?;
         best[1] = best[1].min(start.elapsed().as_secs_f64());
     }
     let [to_device, to_host] = best.map(|seconds| BYTES as f64 / seconds);

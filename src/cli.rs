@@ -57,7 +57,7 @@ fn run(cli: Cli) -> Result<u8> {
         Some(Command::Report(args)) => report::run(&common, &args),
         Some(Command::Replay(args)) => replay::run(&common, &screen, &args),
         Some(Command::Check(args)) => scripting::check(&common, &args),
-        Some(Command::Schema) => scripting::schema(),
+        Some(Command::Schema(args)) => scripting::schema(&args),
         Some(Command::Strategy(command)) => scripting::strategy(&common, &command),
         Some(Command::Task(command)) => scripting::task(&common, &command),
         Some(Command::Model(command)) => models::run(&common, &command),

@@ -15,6 +15,8 @@ pub use crate::engine::counters::{Counters, HeldKv, IoCounters, KvCounters, Link
 pub use crate::engine::grammar::{Form as GrammarForm, Grammar};
 pub use crate::engine::request::{Completion, Cost, Finish, Hold, Mode, Sampling, Scores, StreamKey, Update, Usage};
 
+pub use crate::kv::PAGE_TOKENS;
+
 use crate::base::Result;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;

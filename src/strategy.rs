@@ -13,6 +13,7 @@ pub mod fault;
 mod keys;
 pub mod library;
 mod lint;
+pub mod own;
 pub mod parse;
 pub mod prompt;
 mod read;
@@ -24,6 +25,7 @@ mod yaml;
 
 pub use expression::{Expression, Scope, Values};
 pub use library::{LoadOptions, load, load_with};
+pub use own::{AnyTask, OwnTask};
 
 use crate::lm::pattern::Pattern;
 use crate::lm::{Constraint, Grammar, GrammarForm};
@@ -38,6 +40,8 @@ pub struct Strategy {
     pub about: String,
     /// `None`: any task.
     pub task: Option<String>,
+    /// The task, where it is the user's own.
+    pub own: Option<OwnTask>,
     pub search: Search,
     pub generate: Generate,
     /// Scores multiply; none at all: every thought scores 1.
@@ -46,6 +50,8 @@ pub struct Strategy {
     pub score: Option<Expression>,
     /// What differs at the first levels, from level 1 on.
     pub levels: Vec<Level>,
+    /// Stages before the last one; the last one is `search`, `generate` and `evaluate`.
+    pub stages: Vec<Stage>,
     /// Values of its own, `vars.NAME` in templates.
     pub vars: BTreeMap<String, String>,
     pub budget: Budget,
@@ -58,10 +64,58 @@ pub struct Strategy {
 }
 
 impl Strategy {
+    /// The stage before the last one that makes the thoughts of a level, with its first level.
+    fn stage_of(&self, level: usize) -> Option<(usize, &Stage)> {
+        let mut first = 1;
+        for stage in &self.stages {
+            if (first..first + stage.depth).contains(&level) {
+                return Some((first, stage));
+            }
+            first += stage.depth;
+        }
+        None
+    }
+
+    /// Levels of the stages before the last one.
+    pub fn staged_levels(&self) -> usize {
+        self.stages.iter().map(|stage| stage.depth).sum()
+    }
+
+    /// How the thoughts of a level are searched.
+    pub fn search_at(&self, level: usize) -> &Search {
+        self.stage_of(level).map_or(&self.search, |(_, stage)| &stage.search)
+    }
+
+    /// A level whose thoughts are judged as those of `level`, the same for all that may be judged together.
+    pub fn judged_as(&self, level: usize) -> usize {
+        let own = level.checked_sub(1).and_then(|at| self.levels.get(at)?.evaluate.as_ref());
+        match (own, self.stage_of(level)) {
+            (Some(_), _) => level,
+            (None, Some((first, _))) => first,
+            (None, None) => usize::MAX,
+        }
+    }
+
+    /// Whether a whole answer may be followed by a better one.
+    pub fn improves(&self) -> bool {
+        !self.levels.is_empty() || !self.stages.is_empty()
+    }
+
     /// How thoughts of a level are made; level 1 is the first below the root.
     pub fn generate_at(&self, level: usize) -> &Generate {
+        if let Some((_, stage)) = self.stage_of(level) {
+            return &stage.generate;
+        }
         let own = level.checked_sub(1).and_then(|at| self.levels.get(at)?.generate.as_ref());
         own.unwrap_or(&self.generate)
+    }
+
+    /// The task that it is for, where it says one.
+    pub fn kind(&self) -> Option<AnyTask> {
+        match &self.own {
+            Some(own) => Some(AnyTask::Own(own.clone())),
+            None => crate::task::by_name(self.task.as_deref()?).ok().map(AnyTask::BuiltIn),
+        }
     }
 
     /// Every prompt: those that make thoughts, then those that judge them.
@@ -83,18 +137,23 @@ impl Strategy {
 
     /// How thoughts of a level are scored.
     pub fn evaluate_at(&self, level: usize) -> &[Evaluator] {
+        if let Some((_, stage)) = self.stage_of(level) {
+            return &stage.evaluate;
+        }
         let own = level.checked_sub(1).and_then(|at| self.levels.get(at)?.evaluate.as_ref());
         own.unwrap_or(&self.evaluate)
     }
 
     /// The evaluators of all levels.
     pub fn evaluators(&self) -> impl Iterator<Item = &Evaluator> {
-        self.evaluate.iter().chain(self.levels.iter().filter_map(|level| level.evaluate.as_ref()).flatten())
+        let levels = self.levels.iter().filter_map(|level| level.evaluate.as_ref()).flatten();
+        self.evaluate.iter().chain(levels).chain(self.stages.iter().flat_map(|stage| &stage.evaluate))
     }
 
     /// Every way thoughts are made in some level.
     pub fn generators(&self) -> impl Iterator<Item = &Generate> {
-        std::iter::once(&self.generate).chain(self.levels.iter().filter_map(|level| level.generate.as_ref()))
+        let levels = self.levels.iter().filter_map(|level| level.generate.as_ref());
+        std::iter::once(&self.generate).chain(levels).chain(self.stages.iter().map(|stage| &stage.generate))
     }
 }
 
@@ -103,6 +162,15 @@ fn var_value(text: &str) -> serde_json::Value {
     let number = text.parse::<i64>().map(serde_json::Value::from);
     let number = number.or_else(|_| text.parse::<f64>().map(serde_json::Value::from));
     number.ok().filter(|value| value.is_number()).unwrap_or_else(|| serde_json::Value::from(text))
+}
+
+/// A stage before the last one: so many levels of the tree, searched in their own way.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Stage {
+    pub depth: usize,
+    pub search: Search,
+    pub generate: Generate,
+    pub evaluate: Vec<Evaluator>,
 }
 
 /// A level's own settings; what it does not name is as everywhere.
@@ -325,4 +393,6 @@ pub struct Budget {
     pub tokens: Option<u64>,
     pub thoughts: Option<u64>,
     pub seconds: Option<f64>,
+    /// Bytes of K/V that may live at the same time.
+    pub kv: Option<u64>,
 }

@@ -5,7 +5,9 @@
 pub mod constrain;
 pub mod csv;
 pub mod data;
+pub mod doc_merge;
 pub mod game24;
+pub mod keyword_counting;
 pub mod list;
 pub mod number;
 pub mod rational;
@@ -24,7 +26,13 @@ use std::sync::Arc;
 
 /// All tasks, the default one first.
 pub fn all() -> &'static [&'static dyn Task] {
-    &[&sorting::Sorting, &set_intersection::SetIntersection, &game24::Game24]
+    &[
+        &sorting::Sorting,
+        &set_intersection::SetIntersection,
+        &game24::Game24,
+        &keyword_counting::KeywordCounting,
+        &doc_merge::DocMerge,
+    ]
 }
 
 /// The task of this name; the error names the nearest one and lists all.
@@ -64,17 +72,17 @@ fn example_count(size: usize) -> usize {
 /// A kind of puzzle.
 pub trait Task: Send + Sync {
     /// `sorting`, `set-intersection`, …
-    fn name(&self) -> &'static str;
+    fn name(&self) -> &str;
     /// One line for lists.
-    fn about(&self) -> &'static str;
+    fn about(&self) -> &str;
     /// Name of the strategy used when none is given.
-    fn default_strategy(&self) -> &'static str;
+    fn default_strategy(&self) -> &str;
     /// What `--input` takes, as text with an example; shown when an input is refused.
-    fn input_forms(&self) -> &'static str;
+    fn input_forms(&self) -> &str;
     /// An example input that its shipped default strategy can run on.
-    fn example(&self) -> &'static str;
+    fn example(&self) -> &str;
     /// Names of the template inputs its puzzles offer (`puzzle` is always there), each with a line about it.
-    fn inputs(&self) -> &'static [(&'static str, &'static str)];
+    fn inputs(&self) -> Vec<(&str, &str)>;
     /// The size of a generated puzzle where none is given.
     fn default_size(&self) -> usize {
         8
@@ -89,7 +97,7 @@ pub trait Task: Send + Sync {
 
 /// One instance. Answers and thoughts are text; what they mean is the puzzle's business.
 pub trait Puzzle: Send + Sync {
-    fn task(&self) -> &'static str;
+    fn task(&self) -> &str;
     /// Unique in its source: the data file's id, `seed-size` for generated ones, `input` for typed ones.
     fn id(&self) -> &str;
     /// How a person reads it, on one line.

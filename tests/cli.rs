@@ -168,6 +168,28 @@ fn strategies_are_listed_shown_started_and_checked() {
 }
 
 #[test]
+fn a_task_of_ones_own_is_written_checked_and_solved() {
+    let place = Place::new();
+    place.run(&["task", "new", "sums.yaml"]).exits(0);
+    assert!(place.run(&["check", "sums.yaml"]).exits(0).out.contains("ok (task sums)"));
+    assert!(place.run(&["task", "show", "sums.yaml"]).exits(0).out.contains("puzzle.a"));
+    std::fs::write(place.path("script.txt"), " 42\n===\n 41").expect("written");
+    let solve = ["solve", "--task", "sums.yaml", "--model", "scripted:script.txt", "--no-tui", "--json", "--no-record"];
+    let row = place.run(&[&solve[..], &["--input", "17; 25"]].concat()).exits(0).rows().remove(0);
+    assert_eq!((&row["task"], &row["solved"], &row["answer"]), (&"sums".into(), &true.into(), &"42".into()), "{row}");
+    place.run(&[&solve[..], &["--input", "17"]].concat()).exits(2).says(&["1 of 2 fields"]);
+    std::fs::write(place.path("sums.csv"), "id,a,second,answer\nx,1,2,3\ny,20,22,42\n").expect("written");
+    let eval =
+        ["eval", "--task", "sums.yaml", "--data", "sums.csv", "--strategy", "io", "--model", "scripted:script.txt"];
+    let rows = place.run(&[&eval[..], &["--parallel", "1", "--out", "results", "--json"]].concat()).exits(0).rows();
+    let solved: Vec<&Value> = rows.iter().map(|row| &row["solved"]).collect();
+    assert_eq!(solved, [&Value::from(false), &Value::from(false)], "42 for 1 + 2, and 41 for 20 + 22: {rows:?}");
+    std::fs::write(place.path("bad.yaml"), "version: 1\nname: b\nfields: {a: x}\nquestion: \"{{ puzzle.b }}\"\n")
+        .expect("written");
+    place.run(&["solve", "--task", "bad.yaml", "--input", "1"]).exits(2).says(&["bad.yaml:4:", "puzzle.a"]);
+}
+
+#[test]
 fn strategy_mistakes_name_the_line_and_the_nearest_key() {
     let place = Place::new();
     place.run(&["strategy", "new", "good.yaml"]).exits(0);

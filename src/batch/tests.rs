@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, oneshot};
 struct Named(Arc<Spell>, String);
 
 impl Puzzle for Named {
-    fn task(&self) -> &'static str {
+    fn task(&self) -> &str {
         self.0.task()
     }
     fn id(&self) -> &str {

@@ -8,7 +8,7 @@ use crate::base::{Error, Result};
 use crate::lm::Info;
 use crate::search::record::{self, HIDDEN, Header, Origin, PuzzleOrigin, Recorded, whole_steps};
 use crate::search::run::Before;
-use crate::strategy::{LoadOptions, Strategy, library};
+use crate::strategy::{AnyTask, LoadOptions, Strategy, library, own};
 use crate::task::Puzzle;
 use std::path::Path;
 use std::sync::Arc;
@@ -49,9 +49,10 @@ impl Again {
             return Err(Error::input(format!("the value of `{name}` is not in the record; give --set {name}=… again")));
         }
         let Recorded { header, events: all, .. } = recorded;
-        let puzzle = again(&origin.puzzle, &header)?;
+        let task = own::find(origin.task.as_deref().unwrap_or(&header.task), allow_commands)?;
+        let puzzle = again(&task, &origin.puzzle, &header)?;
         let options = LoadOptions { set: origin.set.clone(), allow_commands };
-        let strategy = library::load_with(&origin.strategy, puzzle.task(), &options)?;
+        let strategy = library::load_for(&origin.strategy, &task, &options)?;
         let mut notes = Vec::new();
         if !is_as_recorded(&strategy, &header) {
             if named.is_none() {
@@ -99,12 +100,12 @@ pub fn origin(recorded: &Recorded) -> Result<Origin> {
         ))
     })?;
     let puzzle = PuzzleOrigin::Generated { size, seed };
-    Ok(Origin { puzzle, strategy: header.strategy.clone(), set: Vec::new(), model: header.model.clone() })
+    Ok(Origin { puzzle, task: None, strategy: header.strategy.clone(), set: Vec::new(), model: header.model.clone() })
 }
 
 /// The same puzzle once more.
-fn again(origin: &PuzzleOrigin, header: &Header) -> Result<Arc<dyn Puzzle>> {
-    let puzzle = puzzle::of(&header.task, origin)?;
+fn again(task: &AnyTask, origin: &PuzzleOrigin, header: &Header) -> Result<Arc<dyn Puzzle>> {
+    let puzzle = puzzle::of(task, origin)?;
     if puzzle.inputs() == header.inputs && puzzle.id() == header.puzzle {
         return Ok(puzzle);
     }

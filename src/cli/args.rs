@@ -28,8 +28,8 @@ pub enum Command {
     Replay(ReplayArgs),
     /// Check strategy files
     Check(CheckArgs),
-    /// Print the JSON Schema of strategy files
-    Schema,
+    /// Print the JSON Schema of strategy files, or of task files
+    Schema(SchemaArgs),
     /// Strategies: what is there, as text to start from
     #[command(subcommand)]
     Strategy(StrategyCommand),
@@ -130,8 +130,8 @@ pub enum Theme {
 /// Where a puzzle comes from.
 #[derive(Debug, Clone, Args)]
 pub struct PuzzleArgs {
-    /// Kind of puzzle
-    #[arg(long, default_value = "sorting", value_name = "TASK")]
+    /// Kind of puzzle: a built-in task, or a task file of your own
+    #[arg(long, default_value = "sorting", value_name = "TASK|FILE")]
     pub task: String,
     /// The puzzle itself: text, @FILE, or - for standard input
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with_all = ["size", "data"])]
@@ -218,8 +218,8 @@ pub struct EvalArgs {
         "task", "data", "sizes", "count", "first", "strategy", "models", "set", "vary", "max_tokens", "max_thoughts", "max_seconds",
     ])]
     pub plan: Option<PathBuf>,
-    /// Kind of puzzle
-    #[arg(long, default_value = "sorting", value_name = "TASK")]
+    /// Kind of puzzle: a built-in task, or a task file of your own
+    #[arg(long, default_value = "sorting", value_name = "TASK|FILE")]
     pub task: String,
     /// Puzzles from a data file (CSV or JSON lines)
     #[arg(long, value_name = "FILE", conflicts_with_all = ["sizes", "count"])]
@@ -289,8 +289,15 @@ pub struct ReplayArgs {
 }
 
 #[derive(Debug, Clone, Args)]
+pub struct SchemaArgs {
+    /// The schema of task files, not of strategies
+    #[arg(long)]
+    pub task: bool,
+}
+
+#[derive(Debug, Clone, Args)]
 pub struct CheckArgs {
-    /// Strategy files
+    /// Strategy and task files
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 }
@@ -315,7 +322,12 @@ pub enum TaskCommand {
     /// The kinds of puzzles
     List,
     /// What a task takes and offers to prompts
-    Show { name: String },
+    Show {
+        #[arg(value_name = "NAME|FILE")]
+        name: String,
+    },
+    /// Write a commented task file to start from
+    New { file: PathBuf },
 }
 
 #[derive(Debug, Clone, Subcommand)]

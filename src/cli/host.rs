@@ -1,7 +1,7 @@
 //! What the screen needs from the rest of the program: lists, puzzles, a started run, a recorded one.
 
 use super::again::Again;
-use super::args::{Common, ScreenArgs, SolveArgs, Theme};
+use super::args::{Common, PuzzleArgs, ScreenArgs, SolveArgs, Theme};
 use super::{endpoint, keys, lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
@@ -9,8 +9,8 @@ use crate::model::store;
 use crate::search::event::Reason;
 use crate::search::record::{self, Header, Origin, PuzzleOrigin, Recorder};
 use crate::search::run::{RunHandle, RunSpec, start};
-use crate::strategy::{Strategy, library};
-use crate::task;
+use crate::strategy::{AnyTask, Strategy, library, own};
+use crate::task::{self, Task};
 use crate::tui::{
     self, Begin, Choice, Fork, Host, Left, ModelItem, Progress, Recording, RunItem, ScreenOptions, Source,
     StrategyItem, TaskItem, ThemeName,
@@ -44,13 +44,15 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
     }
     if let Some(run) = &args.continued {
         let Again { puzzle, origin, .. } = Again::open(run, None, common, Some(args))?;
-        let fork = fork(run.clone(), puzzle.task().to_string(), origin, false);
+        let task = origin.task.clone().unwrap_or_else(|| puzzle.task().to_string());
+        let fork = fork(run.clone(), task, origin, false);
         return show(common, screen, Some(Begin::Fork(fork)), args);
     }
-    let (puzzle, origin) = puzzle::puzzle(&args.puzzle, common.seed)?;
-    let strategy = solve::strategy(args.strategy.as_deref(), puzzle.task(), &args.language)?;
+    let task = own::find(&args.puzzle.task, args.language.allow_commands)?;
+    let (_, origin) = puzzle::puzzle(&args.puzzle, &task, common.seed)?;
+    let strategy = solve::strategy(args.strategy.as_deref(), &task, &args.language)?;
     let choice = Choice {
-        task: puzzle.task().to_string(),
+        task: args.puzzle.task.clone(),
         source: source(origin),
         strategy: args.strategy.clone().unwrap_or_else(|| strategy.name.clone()),
         model: common.model.clone().unwrap_or_else(store::default_spec),
@@ -221,6 +223,10 @@ impl Program {
         start(RunSpec { record, ..spec })
     }
 
+    fn task(&self, spec: &str) -> Result<AnyTask> {
+        own::find(spec, self.args.language.allow_commands)
+    }
+
     /// The flags about strategies count for the one that was named with them.
     fn options(&self, strategy: &str) -> Result<library::LoadOptions> {
         let named = self.args.strategy.as_deref().is_none_or(|named| named == strategy);
@@ -230,22 +236,28 @@ impl Program {
 
 impl Host for Program {
     fn tasks(&self) -> Vec<TaskItem> {
-        let item = |t: &&'static dyn task::Task| TaskItem {
-            name: t.name().to_string(),
+        let item = |name: &str, t: &dyn Task| TaskItem {
+            name: name.to_string(),
             about: t.about().to_string(),
             input_forms: t.input_forms().to_string(),
             example: t.example().to_string(),
             default_strategy: t.default_strategy().to_string(),
             default_size: t.default_size(),
         };
-        task::all().iter().map(item).collect()
+        let mut items: Vec<TaskItem> = task::all().iter().map(|task| item(task.name(), *task)).collect();
+        let named = &self.args.puzzle.task;
+        if own::names_file(named)
+            && let Ok(task) = self.task(named)
+        {
+            items.push(item(named, &*task));
+        }
+        items
     }
 
     fn strategies(&self, task: &str) -> Vec<StrategyItem> {
-        let first = task::by_name(task).map(|t| t.default_strategy()).unwrap_or_default();
-        let mut items: Vec<_> = library::list()
-            .iter()
-            .filter(|i| i.task == task)
+        let Ok(of) = self.task(task) else { return Vec::new() };
+        let first = of.default_strategy().to_string();
+        let mut items: Vec<_> = library::list_for(of.name())
             .map(|i| StrategyItem {
                 name: i.name.to_string(),
                 about: library::read(i).map(|s| s.about).unwrap_or_default(),
@@ -254,7 +266,10 @@ impl Host for Program {
             .collect();
         items.sort_by_key(|i| i.name != first);
         for name in files_here() {
-            items.push(match library::load(&name, task) {
+            if own::is_task(&std::fs::read_to_string(&name).unwrap_or_default()) {
+                continue;
+            }
+            items.push(match library::load_for(&name, &of, &library::LoadOptions::default()) {
                 Ok(s) => StrategyItem { name, about: s.about.clone(), error: None },
                 Err(e) => StrategyItem { name, about: String::new(), error: Some(e.message().to_string()) },
             });
@@ -264,7 +279,7 @@ impl Host for Program {
         {
             items.insert(
                 0,
-                match self.options(named).and_then(|options| library::load_with(named, task, &options)) {
+                match self.options(named).and_then(|options| library::load_for(named, &of, &options)) {
                     Ok(s) => StrategyItem { name: named.clone(), about: s.about.clone(), error: None },
                     Err(e) => {
                         StrategyItem { name: named.clone(), about: String::new(), error: Some(e.message().to_string()) }
@@ -287,20 +302,22 @@ impl Host for Program {
     }
 
     fn preview(&self, choice: &Choice) -> Result<String> {
-        puzzle::of(&choice.task, &origin(&choice.source)).map(|p| p.title())
+        puzzle::of(&self.task(&choice.task)?, &origin(&choice.source)).map(|p| p.title())
     }
 
     fn start(&self, choice: &Choice, progress: &Progress) -> Result<RunHandle> {
         let from = origin(&choice.source);
-        let puzzle = puzzle::of(&choice.task, &from)?;
+        let task = self.task(&choice.task)?;
+        let puzzle = puzzle::of(&task, &from)?;
         let options = self.options(&choice.strategy)?;
-        let strategy = Arc::new(library::load_with(&choice.strategy, &choice.task, &options)?);
+        let strategy = Arc::new(library::load_for(&choice.strategy, &task, &options)?);
         let seed = match &choice.source {
             Source::Generated { seed, .. } => *seed,
             Source::Typed(_) | Source::File { .. } => self.common.seed,
         };
         let common = Common { model: Some(choice.model.clone()), ..self.common.clone() };
-        let args = SolveArgs { strategy: Some(choice.strategy.clone()), ..self.args.clone() };
+        let puzzle_args = PuzzleArgs { task: choice.task.clone(), ..self.args.puzzle.clone() };
+        let args = SolveArgs { strategy: Some(choice.strategy.clone()), puzzle: puzzle_args, ..self.args.clone() };
         let origin = Origin { set: options.set, ..solve::origin(&common, &args, from, &strategy)? };
         let lm = self.model(&choice.model, &strategy, progress)?;
         let limits = self.args.limits.limits()?;

@@ -3,29 +3,26 @@
 use super::args::PuzzleArgs;
 use crate::base::{Error, Result};
 use crate::search::record::PuzzleOrigin;
-use crate::task::{self, Puzzle};
+use crate::strategy::AnyTask;
+use crate::task::Puzzle;
 use std::io::Read;
 use std::sync::Arc;
 
 /// Longest text that `--input` and `--prompt` take, in bytes.
 const TEXT_LIMIT: u64 = 16 << 20;
 
-/// The puzzle that the flags ask for, and where it comes from.
-pub fn puzzle(args: &PuzzleArgs, seed: u64) -> Result<(Arc<dyn Puzzle>, PuzzleOrigin)> {
+/// The puzzle of a task that the flags ask for, and where it comes from.
+pub fn puzzle(args: &PuzzleArgs, task: &AnyTask, seed: u64) -> Result<(Arc<dyn Puzzle>, PuzzleOrigin)> {
     let origin = match (&args.input, &args.data, &args.id) {
         (Some(input), ..) => PuzzleOrigin::Typed(text(input, "--input")?),
         (None, Some(path), id) => PuzzleOrigin::File { path: path.clone(), id: id.clone() },
-        (None, None, _) => {
-            let size = args.size.map_or_else(|| task::by_name(&args.task).map(|task| task.default_size()), Ok)?;
-            PuzzleOrigin::Generated { size, seed }
-        }
+        (None, None, _) => PuzzleOrigin::Generated { size: args.size.unwrap_or_else(|| task.default_size()), seed },
     };
-    Ok((of(&args.task, &origin)?, origin))
+    Ok((of(task, &origin)?, origin))
 }
 
 /// A task's puzzle from where it comes from.
-pub fn of(task: &str, origin: &PuzzleOrigin) -> Result<Arc<dyn Puzzle>> {
-    let task = task::by_name(task)?;
+pub fn of(task: &AnyTask, origin: &PuzzleOrigin) -> Result<Arc<dyn Puzzle>> {
     match origin {
         PuzzleOrigin::Generated { size, seed } => task.generate(*size, *seed),
         PuzzleOrigin::Typed(text) => task.parse(text),

@@ -1,9 +1,9 @@
 //! `check`, `schema`, `strategy` and `task`: what a writer of strategies needs.
 
-use super::args::{CheckArgs, Common, StrategyCommand, TaskCommand};
+use super::args::{CheckArgs, Common, SchemaArgs, StrategyCommand, TaskCommand};
 use super::out;
 use crate::base::{Error, Result};
-use crate::strategy::{check as checker, library, schema as schema_text};
+use crate::strategy::{check as checker, library, own, schema as schema_text};
 use crate::task;
 use serde_json::json;
 
@@ -20,8 +20,9 @@ pub fn check(common: &Common, args: &CheckArgs) -> Result<u8> {
     Ok(report.exit_code())
 }
 
-pub fn schema() -> Result<u8> {
-    let text = serde_json::to_string_pretty(&schema_text::schema()).map_err(|e| Error::fault(e.to_string()))?;
+pub fn schema(args: &SchemaArgs) -> Result<u8> {
+    let schema = if args.task { schema_text::task_schema() } else { schema_text::schema() };
+    let text = serde_json::to_string_pretty(&schema).map_err(|e| Error::fault(e.to_string()))?;
     out::line(&text)?;
     Ok(0)
 }
@@ -63,7 +64,8 @@ pub fn task(common: &Common, command: &TaskCommand) -> Result<u8> {
             }
         }
         TaskCommand::Show { name } => {
-            let task = task::by_name(name)?;
+            // Nothing runs here, so a program in it is no danger.
+            let task = own::find(name, true)?;
             out::line(&format!("{}: {}", task.name(), task.about()))?;
             out::line(&format!("strategy: {}", task.default_strategy()))?;
             out::line(&format!("input:    {}", task.input_forms()))?;
@@ -71,6 +73,15 @@ pub fn task(common: &Common, command: &TaskCommand) -> Result<u8> {
             out::line("prompt inputs:")?;
             for (name, about) in task.inputs() {
                 out::line(&format!("  {name:<18} {about}"))?;
+            }
+        }
+        TaskCommand::New { file } => {
+            library::new_task_file(file)?;
+            if !common.quiet {
+                let shown = file.display();
+                out::tell(&format!(
+                    "wrote {shown}: check it with `totara check {shown}`, try it with `totara solve --task {shown} --input …`"
+                ));
             }
         }
     }

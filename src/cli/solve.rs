@@ -12,8 +12,7 @@ use crate::search::event::{Command, Event, Limits, Outcome, Reason};
 use crate::search::record::{Header, Origin, PuzzleOrigin, Recorder};
 use crate::search::run::{RunSpec, start};
 use crate::search::tree::{Status, ThoughtTree};
-use crate::strategy::{self, LoadOptions, Strategy};
-use crate::task;
+use crate::strategy::{AnyTask, LoadOptions, Strategy, library, own};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::Value;
 use std::io::IsTerminal;
@@ -63,12 +62,9 @@ impl LanguageArgs {
 }
 
 /// The strategy of that name or file, for that task; without one the task's own.
-pub fn strategy(named: Option<&str>, task: &str, language: &LanguageArgs) -> Result<Arc<Strategy>> {
-    let name = match named {
-        Some(name) => name,
-        None => task::by_name(task)?.default_strategy(),
-    };
-    strategy::load_with(name, task, &language.options()?).map(Arc::new)
+pub fn strategy(named: Option<&str>, task: &AnyTask, language: &LanguageArgs) -> Result<Arc<Strategy>> {
+    let name = named.unwrap_or_else(|| task.default_strategy());
+    library::load_for(name, task, &language.options()?).map(Arc::new)
 }
 
 /// Solves one puzzle and prints the answer, or the contract's row.
@@ -83,8 +79,9 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
             (again.puzzle.clone(), again.strategy.clone(), again.origin.clone(), again.seed, Some(again))
         }
         None => {
-            let (puzzle, from) = puzzle::puzzle(&args.puzzle, common.seed)?;
-            let strategy = strategy(args.strategy.as_deref(), &args.puzzle.task, &args.language)?;
+            let task = own::find(&args.puzzle.task, args.language.allow_commands)?;
+            let (puzzle, from) = puzzle::puzzle(&args.puzzle, &task, common.seed)?;
+            let strategy = strategy(args.strategy.as_deref(), &task, &args.language)?;
             let origin = origin(common, args, from, &strategy)?;
             (puzzle, strategy, origin, common.seed, None)
         }
@@ -162,8 +159,11 @@ pub fn origin(common: &Common, args: &SolveArgs, puzzle: PuzzleOrigin, strategy:
         strategy: match &args.strategy {
             Some(named) if !strategy.origin.starts_with("built-in") => file(named.clone()),
             Some(named) => named.clone(),
-            None => strategy.name.clone(),
+            None if strategy.origin.starts_with("built-in") => strategy.name.clone(),
+            // A task's own file.
+            None => file(strategy.origin.clone()),
         },
+        task: own::names_file(&args.puzzle.task).then(|| file(args.puzzle.task.clone())),
         set: args.language.options()?.set,
         model: file(common.model.clone().unwrap_or_else(store::default_spec)),
     })

@@ -43,7 +43,7 @@ use super::run::{Before, RunSpec};
 use super::tree::{NodeId, Status, ThoughtTree};
 use crate::base::{Error, ErrorKind, Result, rng};
 use crate::lm::{Constraint, Finish, HeldKv, Hold, Lm, Scores};
-use crate::strategy::{Constrain, Generate, Strategy};
+use crate::strategy::{Constrain, Count, Generate, Search, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
 use flight::{Ask, Flight, Landed, Lost};
@@ -67,7 +67,11 @@ pub struct Controller {
     seed: u64,
     /// The puzzle's part of every random stream.
     puzzle_part: u64,
+    /// The plan of the last stage, and those of the stages before it.
     plan: Plan,
+    stages: Vec<Plan>,
+    /// The stage that was told last, from 0.
+    stage: usize,
     /// What proposals are held to where the puzzle does not say it, compiled.
     rules: Vec<(Constrain, Arc<dyn Constraint>)>,
     tree: ThoughtTree,
@@ -135,24 +139,34 @@ impl Controller {
                 "strategy `{name}` is for the task {task}, and this puzzle is a {other}"
             )));
         }
-        let search = &strategy.search;
         let inputs = strategy.inputs(puzzle.inputs());
-        let count = |count, what: &str| prompt::count(count, &inputs, &strategy.origin, what);
-        let plan = Plan {
-            policy: search.policy.clone(),
-            depth: count(&search.depth, "search.depth")?,
-            keep: count(&search.keep, "search.keep")?,
-            prune_below: search.prune_below,
-            children: search.children.as_ref().map(|c| count(c, "search.children")).transpose()?,
-            keep_by_level: strategy
-                .levels
-                .iter()
-                .map(|level| level.keep.as_ref().map(|c| count(c, "levels.keep")).transpose())
-                .collect::<Result<_>>()?,
-            prune: search.prune.clone(),
-            accept: search.accept.clone(),
-            stop: search.stop.clone(),
+        let count = |count: &Count, what: &str| prompt::count(count, &inputs, &strategy.origin, what);
+        let keep_by_level: Vec<Option<usize>> = strategy
+            .levels
+            .iter()
+            .map(|level| level.keep.as_ref().map(|c| count(c, "levels.keep")).transpose())
+            .collect::<Result<_>>()?;
+        let plan = |search: &Search, from: usize| -> Result<Plan> {
+            Ok(Plan {
+                policy: search.policy.clone(),
+                from,
+                depth: count(&search.depth, "search.depth")?.saturating_add(from),
+                keep: count(&search.keep, "search.keep")?,
+                prune_below: search.prune_below,
+                children: search.children.as_ref().map(|c| count(c, "search.children")).transpose()?,
+                keep_by_level: keep_by_level.clone(),
+                prune: search.prune.clone(),
+                accept: search.accept.clone(),
+                stop: search.stop.clone(),
+            })
         };
+        let mut stages = Vec::new();
+        let mut from = 0;
+        for stage in &strategy.stages {
+            stages.push(plan(&stage.search, from)?);
+            from += stage.depth;
+        }
+        let plan = plan(&strategy.search, from)?;
         let mut rules = Vec::new();
         for generate in strategy.generators() {
             count(&generate.n, "generate.n")?;
@@ -176,6 +190,7 @@ impl Controller {
             thoughts: limits.thoughts.or(own.thoughts),
             seconds: limits.seconds.or(own.seconds),
         };
+        let kv = strategy.budget.kv;
         let mut ticker = interval(COUNTERS_EVERY);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Ok(Self {
@@ -185,9 +200,11 @@ impl Controller {
             lm,
             seed,
             plan,
+            stages,
+            stage: 0,
             rules,
             tree: ThoughtTree::default(),
-            ledger: Ledger::new(limits, paused),
+            ledger: Ledger { kv, ..Ledger::new(limits, paused) },
             states: HashMap::new(),
             holds: HashMap::new(),
             held_told: Vec::new(),
@@ -290,7 +307,13 @@ impl Controller {
 
     /// One step of the policy; the reason where it was the last.
     async fn step(&mut self) -> Option<Reason> {
-        match policy::next(&self.tree, &self.plan) {
+        let (stage, step) = policy::next_of(&self.tree, &self.stages, &self.plan);
+        if stage > self.stage {
+            // An earlier stage may have work again (a thought to score, one that the user reopened); that is no news.
+            self.note(format!("stage {} of {} begins", stage + 1, self.stages.len() + 1));
+            self.stage = stage;
+        }
+        match step {
             // What memory kept from growing was not exhausted.
             Step::End(Reason::Exhausted) if self.starved.is_some() => {
                 return self.starved.take().map(|detail| Reason::Memory { detail });

@@ -25,6 +25,8 @@ use std::cmp::Ordering;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plan {
     pub policy: Policy,
+    /// The level that it goes on from: thoughts of this level and above are an earlier stage's. 0: the root.
+    pub from: usize,
     /// Levels of thoughts below the root.
     pub depth: usize,
     /// Breadth-first: thoughts of a level that live on; at least 1.
@@ -72,6 +74,18 @@ pub enum Step {
         why: String,
     },
     End(Reason),
+}
+
+/// The next step of a search in stages, and which stage it belongs to, from 0. A stage goes on where the one before it has
+/// nothing left to do; which one that is stands in the tree.
+pub fn next_of(tree: &ThoughtTree, stages: &[Plan], last: &Plan) -> (usize, Step) {
+    for (at, plan) in stages.iter().enumerate() {
+        match next(tree, plan) {
+            Step::End(Reason::Exhausted | Reason::Depth { .. } | Reason::AllPruned { .. }) => {}
+            step => return (at, step),
+        }
+    }
+    (stages.len(), next(tree, last))
 }
 
 /// The next step. Whatever the policy: thoughts without a score are scored first, then the strategy's rules are held
@@ -124,7 +138,12 @@ fn live(node: &Node) -> bool {
 
 /// Whether a policy may ask for proposals below it.
 fn expandable(node: &Node, plan: &Plan) -> bool {
-    live(node) && node.expansions == 0 && node.depth < plan.depth
+    live(node) && node.expansions == 0 && (plan.from..plan.depth).contains(&node.depth)
+}
+
+/// Whether a plan's rules are about a thought.
+fn concerns(node: &Node, plan: &Plan) -> bool {
+    node.depth > plan.from && (node.depth <= plan.depth)
 }
 
 fn settle(tree: &ThoughtTree, plan: &Plan) -> Option<Step> {
@@ -134,7 +153,7 @@ fn settle(tree: &ThoughtTree, plan: &Plan) -> Option<Step> {
         return Some(Step::Evaluate(unscored));
     }
     let low: Vec<(NodeId, String)> = thoughts()
-        .filter(|(_, n)| n.status == Status::Open && n.expansions == 0)
+        .filter(|(_, n)| n.status == Status::Open && n.expansions == 0 && concerns(n, plan))
         .filter_map(|(id, n)| {
             let score = n.score?;
             // A score that is no number is below everything.
@@ -157,8 +176,11 @@ fn rules(tree: &ThoughtTree, plan: &Plan) -> Result<Option<Step>, String> {
         return Ok(Some(Step::End(Reason::Stopped { why: format!("`{}` holds", stop.text()) })));
     }
     let hold = |rule: &Expression, among: &dyn Fn(&Node) -> bool| -> Result<Vec<NodeId>, String> {
-        let nodes: Vec<NodeId> =
-            tree.iter().filter(|(id, n)| *id != NodeId::ROOT && among(n)).map(|(id, _)| id).collect();
+        let nodes: Vec<NodeId> = tree
+            .iter()
+            .filter(|(id, n)| *id != NodeId::ROOT && concerns(n, plan) && among(n))
+            .map(|(id, _)| id)
+            .collect();
         let rows: Vec<_> = nodes.iter().map(|&id| values::thought(tree, id, &run)).collect();
         let truths = rule.truths(&rows)?;
         Ok(nodes.into_iter().zip(truths).filter(|(_, holds)| *holds == Some(true)).map(|(id, _)| id).collect())
@@ -201,6 +223,7 @@ pub(crate) mod tests {
     pub(crate) fn plan(policy: Policy) -> Plan {
         Plan {
             policy,
+            from: 0,
             depth: 3,
             keep: 2,
             prune_below: 0.0,
@@ -305,6 +328,32 @@ pub(crate) mod tests {
         assert_eq!(stopped, Step::End(Reason::Stopped { why: "`thoughts >= 2` holds".into() }));
         assert_eq!(with(|p, e| p.prune = e, "errors > 0", Scope::Thought), Step::Expand(ids(&[1, 2])));
         assert!(matches!(with(|p, e| p.stop = e, "thoughts", Scope::Run), Step::End(Reason::Failed { .. })));
+    }
+
+    /// Two levels breadth first, then depth first from the best thought of the second.
+    #[test]
+    fn a_stage_goes_on_where_the_one_before_has_nothing_left() {
+        let first = Plan { depth: 2, keep: 2, ..plan(Policy::Bfs) };
+        let last = Plan { from: 2, depth: 4, prune_below: 0.5, ..plan(Policy::Dfs) };
+        let next = |tree: &ThoughtTree| next_of(tree, std::slice::from_ref(&first), &last);
+        assert_eq!(next(&tree(&[])), (0, Step::Expand(vec![NodeId::ROOT])));
+        // A score of 0.3 is low for the last stage, and none of its business at level 1.
+        let mut grown = tree(&[(0, 0.3, 0.0), (0, 0.9, 0.0), (1, 0.8, 0.0), (2, 0.6, 0.0)]);
+        expanded(&mut grown, &[0]);
+        assert_eq!(next(&grown), (0, Step::Expand(ids(&[2, 1]))));
+        expanded(&mut grown, &[1, 2]);
+        assert_eq!(next(&grown), (1, Step::Expand(ids(&[4]))), "the better branch of the tree first");
+        let mut deeper = tree(&[(0, 0.3, 0.0), (0, 0.9, 0.0), (1, 0.8, 0.0), (2, 0.6, 0.0), (4, 0.2, 0.0)]);
+        expanded(&mut deeper, &[0, 1, 2, 4]);
+        assert!(matches!(next(&deeper), (1, Step::Prune(low)) if low[0].0 == NodeId(5)));
+        set(&mut deeper, 5, Status::Pruned);
+        assert_eq!(next(&deeper), (1, Step::Expand(ids(&[3]))));
+        expanded(&mut deeper, &[3]);
+        assert!(matches!(next(&deeper), (1, Step::End(_))));
+        // What is reopened higher up is the first stage's again.
+        let mut reopened = tree(&[(0, 0.3, 0.0), (0, 0.9, 0.0)]);
+        expanded(&mut reopened, &[0, 2]);
+        assert_eq!(next(&reopened).0, 0);
     }
 
     #[test]

@@ -38,7 +38,7 @@ impl Spell {
 }
 
 impl Puzzle for Spell {
-    fn task(&self) -> &'static str {
+    fn task(&self) -> &str {
         "spell"
     }
 
@@ -115,6 +115,7 @@ pub fn strategy(policy: Policy) -> Strategy {
         name: "test".into(),
         about: "for tests".into(),
         task: None,
+        own: None,
         search: Search {
             policy,
             depth: Count::Template("{{ puzzle.len }}".into()),
@@ -139,6 +140,7 @@ pub fn strategy(policy: Policy) -> Strategy {
         evaluate: Vec::new(),
         score: None,
         levels: Vec::new(),
+        stages: Vec::new(),
         vars: BTreeMap::new(),
         budget: Budget::default(),
         text: "name: test\n".into(),

@@ -1,10 +1,11 @@
 //! `totara check FILE…`: everything that is wrong or odd about strategy files, without running them.
 
 use super::fault::{Fault, Severity, Span};
+use super::own::{self, OwnTask};
 use super::parse::parse_file;
-use super::{Evaluator, PromptSource, Strategy, prompt};
-use crate::base::{Error, ErrorKind};
-use crate::task;
+use super::{Evaluator, PromptSource, Strategy, prompt, source};
+use crate::base::{Error, ErrorKind, Result};
+use crate::task::Task;
 use serde_json::{Value, json};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,6 +16,8 @@ pub struct Checked {
     pub path: PathBuf,
     /// There where nothing is wrong.
     pub strategy: Option<Strategy>,
+    /// There where the file is a task and nothing is wrong.
+    pub task: Option<OwnTask>,
     pub faults: Vec<Fault>,
     /// Where the file itself could not be read.
     pub unreadable: Option<Error>,
@@ -28,8 +31,7 @@ pub struct Report {
 
 /// Prompts that do not render for the example of the strategy's task, whatever their names look like.
 fn unrendered(strategy: &Strategy) -> Vec<Fault> {
-    let task = strategy.task.as_deref().and_then(|name| task::by_name(name).ok());
-    let Some(puzzle) = task.and_then(|task| task.parse(task.example()).ok()) else { return Vec::new() };
+    let Some(puzzle) = strategy.kind().and_then(|task| task.parse(task.example()).ok()) else { return Vec::new() };
     let mut inputs = strategy.inputs(puzzle.inputs());
     // A thought such as the search would have, and none, as at the beginning.
     let step = puzzle.next_steps("").into_iter().next().unwrap_or_default();
@@ -74,19 +76,29 @@ fn at_prompt(strategy: &Strategy, prompt: &PromptSource, error: &Error) -> Fault
     Fault::new(Severity::Error, file, text, span, message)
 }
 
+type Read = (Option<Strategy>, Option<OwnTask>, Vec<Fault>);
+
+/// Reads a file as what it is.
+fn read(path: &Path) -> Result<Read> {
+    if source::read_text(path).is_ok_and(|text| own::is_task(&text)) {
+        let own::Parsed { task, faults } = own::check_file(path)?;
+        return Ok((None, task, faults));
+    }
+    parse_file(path).map(|parsed| (parsed.strategy, None, parsed.faults))
+}
+
 /// Checks files, in order.
 pub fn check(paths: &[impl AsRef<Path>]) -> Report {
     let files = paths
         .iter()
         .map(|path| {
             let path = path.as_ref().to_path_buf();
-            match parse_file(&path) {
-                Ok(parsed) => {
-                    let mut faults = parsed.faults;
-                    faults.extend(parsed.strategy.as_ref().map(unrendered).unwrap_or_default());
-                    Checked { path, strategy: parsed.strategy, faults, unreadable: None }
+            match read(&path) {
+                Ok((strategy, task, mut faults)) => {
+                    faults.extend(strategy.as_ref().map(unrendered).unwrap_or_default());
+                    Checked { path, strategy, task, faults, unreadable: None }
                 }
-                Err(error) => Checked { path, strategy: None, faults: Vec::new(), unreadable: Some(error) },
+                Err(error) => Checked { path, strategy: None, task: None, faults: Vec::new(), unreadable: Some(error) },
             }
         })
         .collect();
@@ -150,8 +162,13 @@ impl fmt::Display for Report {
             if let Some(error) = &file.unreadable {
                 writeln!(f, "{error}")?;
             } else if file.count(Severity::Error) == 0 {
-                let about = file.strategy.as_ref().map_or("", |strategy| strategy.name.as_str());
-                writeln!(f, "{}: ok ({})", file.path.display(), crate::base::text::sanitize_line(about))?;
+                let (kind, name) = match (&file.strategy, &file.task) {
+                    (Some(strategy), _) => ("", strategy.name.as_str()),
+                    (None, Some(task)) => ("task ", task.name()),
+                    (None, None) => ("", ""),
+                };
+                let name = crate::base::text::sanitize_line(name);
+                writeln!(f, "{}: ok ({kind}{name})", file.path.display())?;
                 if let Some(estimate) = file.strategy.as_ref().and_then(super::estimate::estimate) {
                     writeln!(f, "  on the task's example: {estimate}")?;
                 }

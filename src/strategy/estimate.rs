@@ -5,8 +5,8 @@
 //! checker that prunes costs a fraction. A depth-first, best-first or Monte-Carlo search is bounded by its budget or its
 //! simulations, so that for these the bound is what the budget allows.
 
-use super::{Constrain, Count, Evaluator, Generate, GenerateKind, Policy, Strategy, Thought, prompt};
-use crate::task::{self, Puzzle};
+use super::{Constrain, Count, Evaluator, Generate, GenerateKind, Policy, Search, Strategy, Thought, prompt};
+use crate::task::Puzzle;
 use serde_json::{Value, json};
 use std::fmt;
 
@@ -48,7 +48,7 @@ impl fmt::Display for Estimate {
 /// The bound for the example of the strategy's task; `None` without a task, or where something cannot be worked out (which
 /// is reported elsewhere).
 pub fn estimate(strategy: &Strategy) -> Option<Estimate> {
-    let task = task::by_name(strategy.task.as_deref()?).ok()?;
+    let task = strategy.kind()?;
     let puzzle = task.parse(task.example()).ok()?;
     Run { strategy, inputs: strategy.inputs(puzzle.inputs()), puzzle: &*puzzle }.bound()
 }
@@ -65,13 +65,11 @@ impl Run<'_> {
     }
 
     fn bound(&self) -> Option<Estimate> {
-        let search = &self.strategy.search;
-        let depth = self.count(&search.depth)?;
-        let keep = self.count(&search.keep)?;
+        let depth = self.count(&self.strategy.search.depth)?.saturating_add(self.strategy.staged_levels() as u64);
         let mut total = Estimate { thoughts: 0, tokens: 0, logical: 0, kv_tokens: 0, budget_binds: false };
         let mut waiting = 1u64;
         // A level of a search that goes back is full where all that was grown above it is expanded.
-        let all = |grown: u64| match &search.policy {
+        let all = |search: &Search, grown: u64| match &search.policy {
             Policy::Mcts(settings) => grown.min(settings.simulations as u64),
             _ => grown,
         };
@@ -91,8 +89,9 @@ impl Run<'_> {
             total.kv_tokens =
                 total.kv_tokens.max(prompt.saturating_add(grown.saturating_mul(path.saturating_add(reply))));
             let kept = self.strategy.levels.get(level as usize - 1).and_then(|own| own.keep.as_ref());
-            let kept = kept.map_or(Some(keep), |own| self.count(own))?;
-            waiting = if search.policy.keeps() { grown.min(kept) } else { all(grown) };
+            let search = self.strategy.search_at(level as usize);
+            let kept = self.count(kept.unwrap_or(&search.keep))?;
+            waiting = if search.policy.keeps() { grown.min(kept) } else { all(search, grown) };
             if self.beyond_budget(&total) {
                 break;
             }
@@ -173,6 +172,7 @@ impl Run<'_> {
 mod tests {
     use super::*;
     use crate::strategy::library;
+    use crate::task;
 
     #[test]
     fn a_full_search_is_counted_level_by_level() {
@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn every_shipped_strategy_has_one_and_numbers_cannot_overflow() {
-        for entry in library::list() {
+        for entry in library::list().iter().filter(|entry| task::by_name(entry.task).is_ok()) {
             let mut strategy = library::read(entry).unwrap();
             let found = estimate(&strategy).unwrap_or_else(|| panic!("{}/{}", entry.task, entry.name));
             assert!(found.thoughts > 0, "{}/{}: {found}", entry.task, entry.name);

@@ -26,6 +26,11 @@ pub const KEYS: &[Key] = &[
     key("", "search", "how the tree is searched"),
     key("", "generate", "how thoughts are made"),
     key("", "levels", "a list of what differs at the first levels, level 1 first"),
+    key(
+        "",
+        "stages",
+        "searches one after another, each from where the one before ended; what a stage does not name is as above",
+    ),
     key("", "evaluate", "how thoughts are scored: a list; the scores multiply"),
     key("", "score", "the score as an expression over the evaluators' values, such as `0.5 * checker + 0.5 * value`"),
     key("", "budget", "what a run may spend"),
@@ -61,6 +66,9 @@ pub const KEYS: &[Key] = &[
         "a list, one a level: {split: PARTS}, generate, aggregate (merge neighbours), improve",
     ),
     key("search.policy.graph.operations", "split", "cut the puzzle into so many parts: a power of two"),
+    key("stages", "search", "what differs from `search` in this stage; its depth counts its own levels"),
+    key("stages", "generate", "what differs from `generate` in this stage"),
+    key("stages", "evaluate", "what takes the place of `evaluate` in this stage"),
     key("levels", "generate", "what differs from `generate` at this level"),
     key("levels", "evaluate", "what takes the place of `evaluate` at this level"),
     key("levels", "keep", "what takes the place of `search.keep` at this level"),
@@ -152,7 +160,86 @@ pub const KEYS: &[Key] = &[
     key("budget", "tokens", "tokens the model may compute"),
     key("budget", "thoughts", "thoughts the tree may hold"),
     key("budget", "seconds", "seconds the run may take"),
+    key("budget", "kv", "K/V memory that may live at the same time, such as 256MiB"),
 ];
+
+/// Keys of a task's file; their levels begin with `task`, which is not shown.
+pub const TASK_KEYS: &[Key] = &[
+    key("task", "version", "version of this format: 1"),
+    key("task", "name", "what the task is called"),
+    key("task", "about", "one line about it, shown in lists"),
+    key("task", "fields", "what a puzzle has, by name: `country: the country that is asked about`"),
+    key("task", "question", "the question as a template over the fields: a text, a text after `|`, or a file"),
+    key("task", "answer", "where the expected answer stands in data files, and what of a reply is the answer"),
+    key(
+        "task",
+        "scorer",
+        "how an answer is scored: exact, text, number, list or set compare with the expected one; {errors: EXPRESSION}; {command: PROGRAM}",
+    ),
+    key(
+        "task",
+        "examples",
+        "solved puzzles: the fields and `answer` of each; prompts show them, the first is what `check` tries",
+    ),
+    key("task", "id", "column of the puzzles' ids in data files; without it they are numbered from 0"),
+    key("task", "separator", "what stands between the fields of a typed puzzle; default `;`"),
+    key("task", "len", "how many steps an answer takes at most: a number, or a template over the fields; default 1"),
+    key("task", "title", "a puzzle in one line, as a template over the fields; default the question"),
+    key("task", "steps", "the steps that are allowed next, one a line, as a template over the fields and `path`"),
+    key(
+        "task",
+        "partial",
+        "errors of a beginning, as an expression over the fields, `path` and `steps`; 0 or true: none",
+    ),
+    key(
+        "task",
+        "state",
+        "when two beginnings are the same: text (the same words), folded (capitals aside), lines (in any order) or last (the last line); default text",
+    ),
+    key(
+        "task",
+        "strategy",
+        "the strategy used when none is given: a built-in one or a file beside the task; default io",
+    ),
+    key("task.field", "about", "one line about the field"),
+    key("task.field", "column", "its column in data files, or a list of names; default the field's own name"),
+    key("task.answer", "column", "column of the expected answers in data files, or a list of names; default answer"),
+    key(
+        "task.answer",
+        "pattern",
+        "a regular expression; its last match in a reply is the answer, or its one group; default the whole reply",
+    ),
+    key(
+        "task.scorer",
+        "errors",
+        "an expression over `answer`, `expected` and the fields: errors from 0 up, or true and false",
+    ),
+    key(
+        "task.scorer",
+        "command",
+        "a program that reads the answer as JSON and writes its errors; runs with --allow-commands",
+    ),
+    key("task.command", "run", "the program and its arguments, a list; no shell reads it"),
+    key("task.command", "seconds", "given up after so many seconds; default 10"),
+];
+
+/// The keys of the kind of file that a level is of.
+fn table(level: &str) -> &'static [Key] {
+    if level == "task" || level.starts_with("task.") { TASK_KEYS } else { KEYS }
+}
+
+/// A level as its file shows it.
+pub fn shown(level: &str) -> &str {
+    match level {
+        "task" => "",
+        level => level.strip_prefix("task.").unwrap_or(level),
+    }
+}
+
+/// The key of that name at a level.
+pub fn find(level: &str, name: &str) -> Option<&'static Key> {
+    table(level).iter().find(|key| key.level == level && key.name == name)
+}
 
 /// Names other tools give to keys of ours: the level and name there, and what it is here.
 const ELSEWHERE: &[(&str, &str, &str)] = &[
@@ -166,17 +253,34 @@ const ELSEWHERE: &[(&str, &str, &str)] = &[
     ("generate", "count", "n"),
 ];
 
+/// The keys at a level.
+pub fn at(level: &str) -> impl Iterator<Item = &'static Key> {
+    table(level).iter().filter(move |key| key.level == level)
+}
+
 /// Names of the keys at a level.
 pub fn names(level: &str) -> impl Iterator<Item = &'static str> + Clone {
-    KEYS.iter().filter(move |key| key.level == level).map(|key| key.name)
+    table(level).iter().filter(move |key| key.level == level).map(|key| key.name)
+}
+
+/// `under `search``, `at the top level`.
+fn under(level: &str) -> String {
+    if shown(level).is_empty() { "at the top level".to_string() } else { format!("under `{}`", shown(level)) }
 }
 
 /// What to tell of a key that is not known at `level`.
 pub fn unknown(level: &str, name: &str) -> String {
-    let here = if level.is_empty() { "at the top level".to_string() } else { format!("under `{level}`") };
+    let here = under(level);
+    let all = table(level);
     let branch = (level == "search" && matches!(name, "branch" | "branching" | "n")).then_some("generate");
-    let home =
-        KEYS.iter().filter(|key| key.name == name && key.level != level).map(|key| key.level).collect::<Vec<_>>();
+    let mut home: Vec<&str> =
+        all.iter().filter(|key| key.name == name && key.level != level).map(|key| key.level).collect();
+    // The sections of a file come first; what levels and stages repeat of them is the same key.
+    let section = |level: &&str| !level.contains('.') && !matches!(*level, "levels" | "stages");
+    if home.iter().any(section) {
+        home.retain(section);
+    }
+    let homes = || home.iter().map(|level| under(level)).collect::<Vec<_>>().join(" or ");
     let near = ELSEWHERE
         .iter()
         .find(|(at, other, _)| *at == level && *other == name)
@@ -187,21 +291,20 @@ pub fn unknown(level: &str, name: &str) -> String {
     }
     match (near, home.as_slice()) {
         (Some(near), []) => format!("unknown key `{name}` {here}; did you mean `{near}`?"),
-        (None, [""]) => format!("`{name}` does not belong {here}; it belongs at the top level"),
-        (None, [home, ..]) => format!("`{name}` does not belong {here}; it belongs under `{home}`"),
-        (Some(near), [home, ..]) => {
-            let home = if home.is_empty() { "at the top level".to_string() } else { format!("under `{home}`") };
-            format!("unknown key `{name}` {here}; did you mean `{near}`? (`{name}` itself belongs {home})")
+        (None, [_, ..]) => format!("`{name}` does not belong {here}; it belongs {}", homes()),
+        (Some(near), [_, ..]) => {
+            format!("unknown key `{name}` {here}; did you mean `{near}`? (`{name}` itself belongs {})", homes())
         }
         (None, []) => {
             // Perhaps a slip of a key of another level.
-            let far = KEYS.iter().find(|key| nearest(name, [key.name]).is_some());
+            let far = all.iter().find(|key| nearest(name, [key.name]).is_some());
             let known = names(level).collect::<Vec<_>>().join(", ");
             match far {
-                Some(key) if !key.level.is_empty() => {
+                Some(key) if key.level != level => {
                     format!(
-                        "unknown key `{name}` {here}; did you mean `{}` under `{}`? known here: {known}",
-                        key.name, key.level
+                        "unknown key `{name}` {here}; did you mean `{}` {}? known here: {known}",
+                        key.name,
+                        under(key.level)
                     )
                 }
                 _ => format!("unknown key `{name}` {here}; known here: {known}"),
@@ -228,12 +331,19 @@ mod tests {
         check("", "promt", "`prompt` under `generate`");
         check("", "zebra", "known here: version, name");
         check("generate", "task", "it belongs at the top level");
+        check("", "stop", "it belongs under `search` or under `generate`");
+        check("budget", "stop", "it belongs under `search` or under `generate`");
+        check("evaluate.value", "seconds", "it belongs under `budget`");
+        check("task", "filds", "did you mean `fields`?");
+        check("task", "column", "it belongs under `field` or under `answer`");
+        check("task", "keep", "known here: version");
     }
 
     #[test]
     fn no_key_stands_twice_in_the_table() {
-        for (at, key) in KEYS.iter().enumerate() {
-            assert!(!KEYS[..at].iter().any(|k| (k.level, k.name) == (key.level, key.name)), "{key:?}");
+        let all: Vec<&Key> = KEYS.iter().chain(TASK_KEYS).collect();
+        for (at, key) in all.iter().enumerate() {
+            assert!(!all[..at].iter().any(|k| (k.level, k.name) == (key.level, key.name)), "{key:?}");
         }
     }
 }

@@ -4,11 +4,13 @@
 //! parser as a user's file, so each one is a text to start from.
 
 use super::fault::to_result;
-use super::parse::{self, parse_with};
+use super::own::{AnyTask, OwnTask};
+use super::parse::{self, parse_for};
 use super::source::Home;
 use super::{Evaluator, Strategy};
 use crate::base::nearest::hint;
 use crate::base::{Error, Result};
+use crate::task;
 use std::io::Write;
 use std::path::Path;
 
@@ -41,6 +43,9 @@ const ENTRIES: &[Entry] = entries! {
     "sorting": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n", "tot-improve", "got";
     "set-intersection": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n", "got";
     "game24": "tot-bfs", "tot-dfs", "beam", "best-first", "mcts", "io", "cot", "cot-sc", "best-of-n";
+    "keyword-counting": "tot-bfs", "io", "cot", "got";
+    "doc-merge": "tot-bfs", "io", "cot", "got";
+    "any": "io", "cot", "cot-sc", "best-of-n";
 };
 
 const PROMPTS: &[(&str, &str)] = prompts![
@@ -54,10 +59,39 @@ const PROMPTS: &[(&str, &str)] = prompts![
     "prompts/game24/step.txt",
     "prompts/game24/value.txt",
     "prompts/game24/cot.txt",
+    "prompts/keyword-counting/step.txt",
+    "prompts/keyword-counting/cot.txt",
+    "prompts/keyword-counting/merge.txt",
+    "prompts/doc-merge/step.txt",
+    "prompts/doc-merge/cot.txt",
+    "prompts/doc-merge/merge.txt",
+    "prompts/doc-merge/value.txt",
+    "prompts/any/io.txt",
+    "prompts/any/cot.txt",
 ];
 
 /// What `strategy new` writes.
 const STARTER: &str = include_str!("../../strategies/starter.yaml");
+
+/// Short names that other projects' users look for.
+const ALIASES: &[(&str, &str)] = &[("tot-game24", "game24/tot-bfs"), ("got-keyword", "keyword-counting/got")];
+
+/// The name under which strategies for every task of the user's own are listed.
+const ANY: &str = "any";
+
+/// What `task new` writes.
+const TASK_STARTER: &str = include_str!("../../strategies/task.yaml");
+
+/// The strategies that a task can be given by name.
+pub fn list_for(task: &str) -> impl Iterator<Item = &'static Entry> {
+    let home = home_of(task);
+    ENTRIES.iter().filter(move |entry| entry.task == home)
+}
+
+/// Where a task's strategies are listed: a task of the user's own has none of its own.
+fn home_of(task: &str) -> &str {
+    if task::by_name(task).is_ok() { task } else { ANY }
+}
 
 /// All embedded strategies, those of a task together.
 pub fn list() -> &'static [Entry] {
@@ -93,9 +127,22 @@ pub fn load(spec: &str, task: &str) -> Result<Strategy> {
 /// # Errors
 /// There is none of that name, it has faults, it is for another task, or it runs programs and may not.
 pub fn load_with(spec: &str, task: &str, options: &LoadOptions) -> Result<Strategy> {
+    load_for(spec, &AnyTask::BuiltIn(task::by_name(task)?), options)
+}
+
+/// As [`load_with`], for a task that may be the user's own.
+///
+/// # Errors
+/// As [`load_with`].
+pub fn load_for(spec: &str, of: &AnyTask, options: &LoadOptions) -> Result<Strategy> {
+    let task = of.name();
+    let own = match of {
+        AnyTask::Own(own) => Some(own),
+        AnyTask::BuiltIn(_) => None,
+    };
     let strategy = match find(spec, Some(task)) {
-        Some(entry) => read_with(entry, &options.set)?,
-        None if is_file(spec) => parse::read_file(Path::new(spec), &options.set)?,
+        Some(entry) => read_for(entry, &options.set, own)?,
+        None if is_file(spec) => parse::read_file(Path::new(spec), &options.set, own)?,
         None => return Err(unknown(spec, Some(task))),
     };
     let program = strategy.evaluators().find_map(|evaluator| match evaluator {
@@ -128,6 +175,15 @@ pub fn show(name: &str, task: Option<&str>) -> Result<&'static str> {
 
 /// Writes a commented strategy to start from; never over a file that is there.
 pub fn new_file(path: &Path) -> Result<()> {
+    write_new(path, STARTER)
+}
+
+/// Writes a commented task to start from; never over a file that is there.
+pub fn new_task_file(path: &Path) -> Result<()> {
+    write_new(path, TASK_STARTER)
+}
+
+fn write_new(path: &Path, text: &str) -> Result<()> {
     let shown = path.display();
     let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => {
@@ -135,23 +191,25 @@ pub fn new_file(path: &Path) -> Result<()> {
         }
         _ => Error::fault(format!("{shown}: {e}")),
     })?;
-    file.write_all(STARTER.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| Error::fault(format!("{shown}: {e}")))
+    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| Error::fault(format!("{shown}: {e}")))
 }
 
 /// Reads an embedded strategy.
 pub fn read(entry: &Entry) -> Result<Strategy> {
-    read_with(entry, &[])
+    read_for(entry, &[], None)
 }
 
-fn read_with(entry: &Entry, set: &[(String, String)]) -> Result<Strategy> {
+fn read_for(entry: &Entry, set: &[(String, String)], own: Option<&OwnTask>) -> Result<Strategy> {
     let origin = format!("built-in {}/{}", entry.task, entry.name);
-    let parsed = parse_with(entry.text, &origin, &Home::BuiltIn, set);
+    let parsed = parse_for(entry.text, &origin, &Home::BuiltIn, set, own);
     to_result(&parsed.faults)?;
     parsed.strategy.ok_or_else(|| Error::fault(format!("{origin}: could not be read")))
 }
 
-/// `tot-bfs`, `sorting/tot-bfs`, or `tot-bfs-sorting`.
+/// `tot-bfs`, `sorting/tot-bfs`, or `tot-bfs-sorting`; or a short name such as `tot-game24`.
 pub(super) fn find(name: &str, task: Option<&str>) -> Option<&'static Entry> {
+    let task = task.map(home_of);
+    let name = ALIASES.iter().find(|(short, _)| *short == name).map_or(name, |(_, full)| full);
     ENTRIES.iter().find(|entry| {
         let full = name == format!("{}/{}", entry.task, entry.name) || name == format!("{}-{}", entry.name, entry.task);
         full || (name == entry.name && task.is_none_or(|task| task == entry.task))
@@ -165,7 +223,8 @@ fn is_file(spec: &str) -> bool {
 
 fn unknown(name: &str, task: Option<&str>) -> Error {
     let mut known: Vec<&str> = Vec::new();
-    for entry in ENTRIES.iter().filter(|entry| task.is_none_or(|task| task == entry.task)) {
+    let home = task.map(home_of);
+    for entry in ENTRIES.iter().filter(|entry| home.is_none_or(|task| task == entry.task)) {
         if !known.contains(&entry.name) {
             known.push(entry.name);
         }

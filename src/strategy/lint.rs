@@ -3,7 +3,7 @@
 use super::parse::place;
 use super::read::{Fields, Reader};
 use super::yaml::{Node, Value};
-use super::{Count, Evaluator, GenerateKind, Policy, PromptSource, Strategy, Thought, prompt};
+use super::{Count, Evaluator, GenerateKind, Operation, Policy, PromptSource, Strategy, Thought, prompt};
 
 /// Reports what looks unintended, each at its key.
 pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
@@ -11,15 +11,16 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
         r.warn(place(top, "name"), "there is no `about`: lists show an empty line for this strategy");
     }
     let budget = strategy.budget;
-    if budget.tokens.is_none() && budget.thoughts.is_none() && budget.seconds.is_none() {
+    if budget == super::Budget::default() {
         r.warn(place(top, "budget"), "there is no `budget`: a run ends only when the search does");
     }
     let search = Section::of(top, "search");
     let policy = &strategy.search.policy;
-    if *policy != Policy::Dfs && search.has("children") {
+    let stages = || std::iter::once(policy).chain(strategy.stages.iter().map(|stage| &stage.search.policy));
+    if !stages().any(|policy| *policy == Policy::Dfs) && search.has("children") {
         r.warn(search.at("children"), "`children` is used by dfs only");
     }
-    if !policy.keeps() && search.has("keep") {
+    if !stages().any(Policy::keeps) && search.has("keep") {
         r.warn(search.at("keep"), "`keep` is used by bfs, beam and graph only");
     }
     let generate = Section::of(top, "generate");
@@ -40,10 +41,10 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
                 r.warn(generate.at(name), format!("`{name}` is not used by `kind: random`"));
             }
         }
-    } else if !shows_puzzle(&g.prompt) {
+    } else if !shows_puzzle(&g.prompt, &r.puzzle_inputs()) {
         r.warn(generate.at("prompt"), "this prompt never shows the puzzle (`{{ puzzle.input }}`)");
     }
-    let improves = !strategy.levels.is_empty() || policy.chooses() || matches!(policy, Policy::Graph(_));
+    let improves = strategy.improves() || policy.chooses() || matches!(policy, Policy::Graph(_));
     if g.thought == Thought::Answer && strategy.search.depth != Count::Number(1) && !improves {
         r.warn(
             search.at("depth"),
@@ -53,6 +54,11 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
     let ranked = several && strategy.evaluate.is_empty() && policy.keeps();
     if ranked && strategy.search.keep != strategy.generate.n {
         r.warn(place(top, "generate"), "nothing is evaluated: all thoughts score 1, and the first ones are kept");
+    }
+    for (level, missing) in blind(strategy) {
+        let key = if strategy.stages.is_empty() { "levels" } else { "stages" };
+        let at = if top.get(key).is_some() { place(top, key) } else { generate.at("prompt") };
+        r.warn(at, format!("the prompt of level {level} never shows {missing}: what was found before is lost there"));
     }
     for evaluator in strategy.evaluators() {
         match evaluator {
@@ -78,8 +84,38 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
     }
 }
 
-fn shows_puzzle(prompt: &PromptSource) -> bool {
-    ["puzzle.input", "puzzle.list", "puzzle.set1", "puzzle.set2"].iter().any(|name| prompt::uses(prompt, name))
+/// Levels of whole answers that go on from earlier ones and do not show them, each with the input that would.
+fn blind(strategy: &Strategy) -> Vec<(usize, &'static str)> {
+    let shows = |level: usize, names: &[&str]| {
+        let generate = strategy.generate_at(level);
+        generate.kind == GenerateKind::Random
+            || generate.thought == Thought::Step
+            || names.iter().any(|name| prompt::uses(&generate.prompt, name))
+    };
+    if let Policy::Graph(operations) = &strategy.search.policy {
+        let needs = operations.iter().zip(1..).filter_map(|(operation, level)| match operation {
+            Operation::Aggregate if !shows(level, &["thoughts"]) => Some((level, "`thoughts`")),
+            Operation::Improve if !shows(level, &["thought", "path"]) => Some((level, "`thought`")),
+            _ => None,
+        });
+        return needs.collect();
+    }
+    // Of the levels that have no settings of their own the first stands for all.
+    let last = strategy.staged_levels().max(strategy.levels.len()) + 1;
+    let deepest = match strategy.search.depth {
+        Count::Number(depth) => depth + strategy.staged_levels(),
+        Count::Template(_) => last,
+    };
+    let below = if strategy.improves() { 2..=last.min(deepest) } else { 2..=1 };
+    below.filter(|&level| !shows(level, &["thought", "path"])).map(|level| (level, "`thought`")).collect()
+}
+
+fn shows_puzzle(prompt: &PromptSource, inputs: &[String]) -> bool {
+    let about = |name: &&String| {
+        name.starts_with("puzzle.")
+            && !["puzzle.len", "puzzle.form", "puzzle.lead", "puzzle.examples"].contains(&name.as_str())
+    };
+    inputs.iter().filter(about).any(|name| prompt::uses(prompt, name))
 }
 
 /// A section's keys, for their places.

@@ -5,20 +5,25 @@
 
 mod evaluate;
 mod search;
+mod stages;
 
 pub(super) use search::NAMES as POLICIES;
 
 use super::compose::{Composed, compose, over_section, variables_in};
 use super::expression::{Expression, Scope};
 use super::fault::{Fault, Severity, Span, to_result};
+use super::own::OwnTask;
 use super::read::{Fields, Reader};
 use super::source::Home;
 use super::yaml::{Node, Value};
 use super::{
-    Budget, Constrain, Count, Evaluator, Generate, GenerateKind, Level, Policy, PromptSource, Strategy, Thought, prompt,
+    Budget, Constrain, Count, Evaluator, Generate, GenerateKind, Level, Policy, PromptSource, Search, Stage, Strategy,
+    Thought, prompt,
 };
+use crate::base::size::Size;
 use crate::base::{Error, Result};
 use crate::lm::{Format, GrammarForm, Sampling};
+use crate::task::Task;
 use prompt::Role;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -31,35 +36,36 @@ pub struct Parsed {
 }
 
 /// Reads a strategy from a file, with values for its variables; warnings are dropped ([`super::check`] shows them).
-pub fn read_file(path: &Path, set: &[(String, String)]) -> Result<Strategy> {
-    let parsed = parse_file_with(path, set)?;
+pub fn read_file(path: &Path, set: &[(String, String)], own: Option<&OwnTask>) -> Result<Strategy> {
+    let parsed = parse_file_with(path, set, own)?;
     to_result(&parsed.faults)?;
     parsed.strategy.ok_or_else(|| Error::fault(format!("{}: could not be read", path.display())))
 }
 
 /// Reads a file with all its faults; an error only where the file itself cannot be read.
 pub fn parse_file(path: &Path) -> Result<Parsed> {
-    parse_file_with(path, &[])
+    parse_file_with(path, &[], None)
 }
 
-/// As [`parse_file`], with values for the strategy's variables.
-pub fn parse_file_with(path: &Path, set: &[(String, String)]) -> Result<Parsed> {
+/// As [`parse_file`], with values for the strategy's variables, and the user's own task that it is to run on.
+pub fn parse_file_with(path: &Path, set: &[(String, String)], own: Option<&OwnTask>) -> Result<Parsed> {
     let name = path.display().to_string();
     let text = super::source::read_text(path).map_err(|what| Error::input(format!("strategy {name}: {what}")))?;
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    Ok(parse_with(&text, &name, &Home::Folder(folder.to_path_buf()), set))
+    Ok(parse_for(&text, &name, &super::source::home_of(path), set, own))
 }
 
 /// Reads a strategy's text. `origin` stands in messages.
 pub fn parse(text: &str, origin: &str, home: &Home) -> Parsed {
-    parse_with(text, origin, home, &[])
+    parse_for(text, origin, home, &[], None)
 }
 
-/// As [`parse`], with values for the strategy's variables.
-pub fn parse_with(text: &str, origin: &str, home: &Home, set: &[(String, String)]) -> Parsed {
+/// As [`parse`], with values for the strategy's variables, and the user's own task that it is to run on.
+pub fn parse_for(text: &str, origin: &str, home: &Home, set: &[(String, String)], own: Option<&OwnTask>) -> Parsed {
     let Composed { root, sources, vars, used, mut faults } = compose(text, origin, home, set);
     let Some(root) = root else { return Parsed { strategy: None, faults } };
     let mut reader = Reader::new(&sources, &vars);
+    reader.inputs = own.map(|task| task.inputs().into_iter().map(|(name, _)| name.to_string()).collect());
+    reader.own = own.cloned();
     let strategy = read_strategy(&mut reader, &root);
     if let Some(strategy) = &strategy {
         unused(&mut reader, &root, strategy, &used);
@@ -86,20 +92,49 @@ fn read_strategy(r: &mut Reader, root: &Node) -> Option<Strategy> {
     let about = top.get("about").and_then(|node| r.text(node, "about")).unwrap_or_default();
     let task = top.get("task").and_then(|node| r.task(node));
     r.task = task.clone();
+    if task.as_deref().is_some_and(|name| r.own.as_ref().is_none_or(|own| own.name() != name)) {
+        // What it is to run on is another task; that is told where the two meet.
+        (r.inputs, r.own) = (None, None);
+    }
+    if let Some(node) = top.get("stages") {
+        return stages::read(r, node, &top, stages::Head { name, about, task });
+    }
     let search = r.need(&top, "search").and_then(|node| search::read(r, node));
     let generate = r.need(&top, "generate").and_then(|node| read_generate(r, node));
     let levels = top.get("levels").map(|node| read_levels(r, node, top.get("generate"))).unwrap_or_default();
     let evaluate = top.get("evaluate").map(|node| evaluate::read(r, node)).unwrap_or_default();
     let score = top.get("score").and_then(|node| read_score(r, node, &evaluate, &levels));
     let budget = top.get("budget").map(|node| read_budget(r, node)).unwrap_or_default();
+    let head = stages::Head { name, about, task };
+    let body = Body { search: search?, generate: generate?, levels, stages: Vec::new(), evaluate, score, budget };
+    finish(r, &top, head, body)
+}
+
+/// What a strategy does.
+struct Body {
+    search: Search,
+    generate: Generate,
+    levels: Vec<Level>,
+    stages: Vec<Stage>,
+    evaluate: Vec<Evaluator>,
+    score: Option<Expression>,
+    budget: Budget,
+}
+
+/// The strategy, with what its keys together refuse, and what looks unintended.
+fn finish(r: &mut Reader, top: &Fields<'_>, head: stages::Head, body: Body) -> Option<Strategy> {
+    let stages::Head { name, about, task } = head;
+    let Body { search, generate, levels, stages, evaluate, score, budget } = body;
     let (own, parts) = r.sources.split_first()?;
     let strategy = Strategy {
         name,
         about,
         task,
-        search: search?,
-        generate: generate?,
+        own: r.own.clone(),
+        search,
+        generate,
         levels,
+        stages,
         evaluate,
         score,
         budget,
@@ -108,8 +143,16 @@ fn read_strategy(r: &mut Reader, root: &Node) -> Option<Strategy> {
         parts: parts.iter().map(|s| PromptSource { origin: s.origin.clone(), text: s.text.clone() }).collect(),
         origin: own.origin.clone(),
     };
-    agree(r, &strategy, &top);
-    super::lint::lint(r, &strategy, &top);
+    agree(r, &strategy, top);
+    if strategy.own.as_ref().is_some_and(|own| !own.has_steps()) {
+        let puzzle = |g: &Generate| {
+            (g.constrain == Constrain::Puzzle || g.kind == GenerateKind::Random) && g.thought == Thought::Step
+        };
+        if strategy.generators().any(puzzle) {
+            r.error(place(top, "generate"), "this task lists no `steps`, so there is nothing that the puzzle allows");
+        }
+    }
+    super::lint::lint(r, &strategy, top);
     Some(strategy)
 }
 
@@ -284,6 +327,17 @@ fn read_budget(r: &mut Reader, node: &Node) -> Budget {
         tokens: fields.get("tokens").and_then(|node| r.whole(node, "tokens", 1)),
         thoughts: fields.get("thoughts").and_then(|node| r.whole(node, "thoughts", 1)),
         seconds: fields.get("seconds").and_then(|node| r.number(node, "seconds", 0.001, 1e9)),
+        kv: fields.get("kv").and_then(|node| read_bytes(r, node)),
+    }
+}
+
+/// Bytes of memory: `256MiB`.
+fn read_bytes(r: &mut Reader, node: &Node) -> Option<u64> {
+    let text = r.text(node, "kv")?;
+    match text.parse::<Size>() {
+        Ok(Size::Bytes(bytes)) if bytes > 0 => Some(bytes),
+        Ok(_) => r.refuse(node.span, "`kv` is an amount of memory such as 256MiB, above 0 and no percentage"),
+        Err(error) => r.refuse(node.span, format!("`kv`: {}", error.message())),
     }
 }
 

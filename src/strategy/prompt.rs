@@ -9,6 +9,8 @@
 //! | counts (`depth: "{{ puzzle.len }}"`) | none |
 //! | `generate.prompt` | `path`: the thoughts so far, joined; `thought`: the last of them; `thoughts`: the list to merge (graph). Where a prompt for steps uses neither, the path is appended by the search |
 //! | `evaluate.value.prompt` | `thought`: the one to judge; `path`: all thoughts up to and with it, joined |
+//! | a task's `question`, `title` | none |
+//! | a task's `steps` | `path` |
 //! | `evaluate.vote.prompt` | `thoughts`: the list to choose from, each with its path, joined |
 
 use super::{Count, PromptSource};
@@ -40,6 +42,10 @@ pub enum Role {
     Generate,
     Value,
     Vote,
+    /// About the puzzle alone.
+    Puzzle,
+    /// What may come next.
+    Step,
 }
 
 impl Role {
@@ -49,6 +55,8 @@ impl Role {
             Self::Generate => &["path", "thought", "thoughts"],
             Self::Value => &["thought", "path"],
             Self::Vote => &["thoughts"],
+            Self::Puzzle => &[],
+            Self::Step => &["path"],
         }
     }
 }
@@ -182,7 +190,7 @@ fn names_of(inputs: &Value) -> Vec<String> {
     names
 }
 
-fn to_jinja(value: &Value, max_examples: usize) -> Jinja {
+pub(super) fn to_jinja(value: &Value, max_examples: usize) -> Jinja {
     match value {
         Value::Null => Jinja::from(()),
         Value::Bool(yes) => Jinja::from(*yes),

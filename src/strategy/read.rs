@@ -6,13 +6,15 @@ use super::compose::{self, Source};
 use super::expression::{Expression, Scope};
 use super::fault::{Fault, Severity, Span};
 use super::keys;
+use super::own::{self, OwnTask};
 use super::prompt::{self, Role};
 use super::source;
 use super::yaml::{Entry, Node, Style, Value};
 use super::{Count, PromptSource};
 use crate::base::nearest::hint;
-use crate::task;
+use crate::task::{self, Task};
 use std::collections::BTreeMap;
+use std::path::Path;
 
 pub struct Reader<'a> {
     /// The files that the nodes come from, by [`Span::file`].
@@ -21,6 +23,10 @@ pub struct Reader<'a> {
     pub faults: Vec<Fault>,
     /// The strategy's task once it is read: it decides the inputs that templates have.
     pub task: Option<String>,
+    /// Names of inputs that are known beforehand, in place of those of the built-in tasks.
+    pub inputs: Option<Vec<String>>,
+    /// The task, where it is a file of its own.
+    pub own: Option<OwnTask>,
 }
 
 /// The entries of a map whose keys are known.
@@ -42,7 +48,7 @@ impl<'n> Fields<'n> {
 
 impl<'a> Reader<'a> {
     pub fn new(sources: &'a [Source], vars: &'a BTreeMap<String, String>) -> Self {
-        Self { sources, vars, faults: Vec::new(), task: None }
+        Self { sources, vars, faults: Vec::new(), task: None, inputs: None, own: None }
     }
 
     fn fault(&mut self, severity: Severity, span: Span, message: impl Into<String>) {
@@ -88,9 +94,9 @@ impl<'a> Reader<'a> {
                     && keys::unknown(fields.level, &entry.key).contains(&format!("did you mean `{name}`"))
             });
             if !slipped {
-                let under = if fields.level.is_empty() { String::new() } else { format!(" under `{}`", fields.level) };
-                let about = keys::KEYS.iter().find(|key| key.level == fields.level && key.name == name);
-                let about = about.map(|key| format!(" ({})", key.about)).unwrap_or_default();
+                let level = keys::shown(fields.level);
+                let under = if level.is_empty() { String::new() } else { format!(" under `{level}`") };
+                let about = keys::find(fields.level, name).map(|key| format!(" ({})", key.about)).unwrap_or_default();
                 let span = Span { len: 1, ..fields.span };
                 self.error(span, format!("key `{name}` is missing{under}{about}"));
             }
@@ -273,11 +279,68 @@ impl<'a> Reader<'a> {
         self.refuse(span, format!("`{short}` is no {what}{near}; known: {known}"))
     }
 
-    /// The name of a task.
+    /// The name of a task, or of its file in the strategy's folder.
     pub fn task(&mut self, node: &Node) -> Option<String> {
+        let Value::Scalar { text, .. } = &node.value else {
+            return self.refuse(node.span, format!("`task` is a task's name or file, not {}", node.describe()));
+        };
+        if own::names_file(text) {
+            return self.own_task(node, text);
+        }
+        if let Some(own) = self.own.as_ref().filter(|own| own.name() == text) {
+            return Some(own.name().to_string());
+        }
         let names: Vec<(&str, String)> =
             task::all().iter().map(|task| (task.name(), task.name().to_string())).collect();
         self.one_of(node, "task", &names)
+    }
+
+    fn own_task(&mut self, node: &Node, path: &str) -> Option<String> {
+        let home = self.sources[node.span.file].home.clone();
+        let (origin, text) = match source::file(path, &home) {
+            Ok(Some(found)) => found,
+            Ok(None) => {
+                return self.refuse(node.span, format!("there is no task file `{path}` in the strategy's folder"));
+            }
+            Err(why) => return self.refuse(node.span, why),
+        };
+        let parsed = own::parse(&text, &origin, &source::home_of(Path::new(&origin)));
+        let broken = parsed.task.is_none();
+        self.faults.extend(parsed.faults.into_iter().filter(|fault| broken || fault.severity == Severity::Error));
+        let task = parsed.task?;
+        if let Some(other) = self.own.as_ref().filter(|other| other.name() != task.name()) {
+            let message = format!("this strategy is for the task {}, not {}", task.name(), other.name());
+            return self.refuse(node.span, message);
+        }
+        let name = task.name().to_string();
+        self.inputs = Some(task.inputs().into_iter().map(|(name, _)| name.to_string()).collect());
+        self.own = Some(task);
+        Some(name)
+    }
+
+    /// `{run: [prog, arg], seconds: 10}`, or the list alone.
+    pub fn command(&mut self, node: &Node, level: &'static str) -> Option<(Vec<String>, f64)> {
+        let (run, seconds) = match &node.value {
+            Value::Map(_) => {
+                let fields = self.fields(node, level, "`command`")?;
+                let run = self.need(&fields, "run")?;
+                let seconds = fields.get("seconds").and_then(|node| self.number(node, "seconds", 0.001, 3600.0));
+                (run, seconds.unwrap_or(10.0))
+            }
+            _ => (node, 10.0),
+        };
+        let Value::List(_) = run.value else {
+            let example = r#"["python3", "score.py"]"#;
+            return self.refuse(
+                run.span,
+                format!("a program with its arguments is a list such as {example}; no shell reads it"),
+            );
+        };
+        let words = self.texts(run, "run");
+        if words.is_empty() {
+            return self.refuse(run.span, "there is no program to run");
+        }
+        Some((words, seconds))
     }
 
     /// A prompt: its text after `|`, or a path. Its template is checked against the inputs of its role.
@@ -367,6 +430,14 @@ impl<'a> Reader<'a> {
     /// where it names none) and the strategy's variables.
     pub fn puzzle_inputs(&self) -> Vec<String> {
         let mut names: Vec<String> = self.vars.keys().map(|name| format!("vars.{name}")).collect();
+        if let Some(inputs) = &self.inputs {
+            names.extend(inputs.iter().cloned());
+            return names;
+        }
+        if self.task.is_none() {
+            // A strategy for any task may be run on one of the user's own.
+            names.extend(own::INPUTS.iter().map(|(name, _)| (*name).to_string()));
+        }
         for task in task::all().iter().filter(|task| self.task.as_deref().is_none_or(|name| name == task.name())) {
             for (name, _) in task.inputs() {
                 if !names.iter().any(|known| known == name) {

@@ -1,7 +1,7 @@
 //! The JSON Schema of strategy files (`totara schema`), for completion and checks in editors. Made from the key table, so
 //! that it cannot know other keys than the parser does.
 
-use super::keys::KEYS;
+use super::keys;
 use super::parse::POLICIES;
 use serde_json::{Map, Value, json};
 
@@ -25,10 +25,20 @@ pub fn schema() -> Value {
     root
 }
 
+/// The schema of task files (draft 2020-12).
+pub fn task_schema() -> Value {
+    let mut root = section("task");
+    root["$schema"] = json!("https://json-schema.org/draft/2020-12/schema");
+    root["title"] = json!("Totara task");
+    root["$defs"] = schema()["$defs"].clone();
+    root["$defs"]["names"] = json!({"anyOf": [{"$ref": "#/$defs/text"}, {"$ref": "#/$defs/texts"}]});
+    root
+}
+
 /// The object schema of a level of the key table.
 fn section(level: &str) -> Value {
     let mut properties = Map::new();
-    for key in KEYS.iter().filter(|key| key.level == level) {
+    for key in keys::at(level) {
         let mut value = value(level, key.name);
         value.as_object_mut().expect("a schema is an object").insert("description".into(), json!(key.about));
         properties.insert(key.name.into(), value);
@@ -36,6 +46,8 @@ fn section(level: &str) -> Value {
     let required: &[&str] = match level {
         // What a strategy extends or includes may hold the rest.
         "" => &[],
+        "task" => &["version", "name", "fields", "question", "scorer", "examples"],
+        "task.command" => &["run"],
         "search" => &["policy"],
         "evaluate.value" => &["prompt"],
         "evaluate.vote" | "evaluate.yes_no" => &["prompt"],
@@ -51,6 +63,7 @@ fn section(level: &str) -> Value {
     if level.is_empty() {
         schema["anyOf"] = json!([
             {"required": ["version", "name", "search", "generate"]},
+            {"required": ["version", "name", "stages"]},
             {"required": ["extends"]},
             {"required": ["include"]}
         ]);
@@ -58,7 +71,7 @@ fn section(level: &str) -> Value {
     if level == "evaluate.value" {
         schema["oneOf"] = json!([{"required": ["labels"]}, {"required": ["scale"]}]);
     }
-    if matches!(level, "evaluate" | "generate.constrain") {
+    if matches!(level, "evaluate" | "generate.constrain" | "task.scorer") {
         schema["minProperties"] = json!(1);
         schema["maxProperties"] = json!(1);
     }
@@ -81,15 +94,44 @@ fn value(level: &str, name: &str) -> Value {
     let whole = |least: u64| json!({"type": "integer", "minimum": least});
     let share = json!({"type": "number", "minimum": 0, "maximum": 1});
     match (level, name) {
-        ("", "version") => json!({"const": 1}),
+        ("" | "task", "version") => json!({"const": 1}),
         ("", "task") => {
-            json!({"enum": crate::task::all().iter().map(|task| task.name()).collect::<Vec<_>>()})
+            let names: Vec<&str> = crate::task::all().iter().map(|task| task.name()).collect();
+            json!({"anyOf": [{"enum": names}, {"type": "string"}]})
         }
+        ("task", "fields") => {
+            let field = json!({"anyOf": [{"$ref": "#/$defs/text"}, section("task.field")]});
+            json!({"type": "object", "minProperties": 1, "additionalProperties": field})
+        }
+        ("task", "answer") => json!({"anyOf": [{"$ref": "#/$defs/text"}, section("task.answer")]}),
+        ("task", "scorer") => {
+            json!({"anyOf": [{"enum": ["exact", "text", "number", "list", "set"]}, section("task.scorer")]})
+        }
+        ("task", "examples") => {
+            let example = json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/text"}});
+            json!({"type": "array", "minItems": 1, "items": example})
+        }
+        ("task", "len") => count,
+        ("task", "state") => json!({"enum": ["text", "folded", "lines", "last"]}),
+        ("task", "id") | ("task.field" | "task.answer", "column") => json!({"$ref": "#/$defs/names"}),
+        ("task.scorer", "command") => {
+            json!({"anyOf": [{"$ref": "#/$defs/texts", "minItems": 1}, section("task.command")]})
+        }
+        ("task.command", "run") => json!({"$ref": "#/$defs/texts", "minItems": 1}),
+        ("task.command", "seconds") => json!({"type": "number", "minimum": 0.001}),
         ("", "search" | "generate" | "budget") => section(name),
         ("", "vars") => json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/text"}}),
         ("", "include") => json!({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/texts"}]}),
         ("", "levels") => json!({"type": "array", "items": section("levels")}),
-        ("levels", "generate") => section("generate"),
+        ("", "stages") => json!({"type": "array", "minItems": 2, "items": section("stages")}),
+        ("stages", "search") => {
+            // The policy may stand above.
+            let mut search = section("search");
+            search.as_object_mut().expect("a section is an object").remove("required");
+            search
+        }
+        ("stages", "evaluate") => value("", "evaluate"),
+        ("levels" | "stages", "generate") => section("generate"),
         ("levels", "keep") => count,
         ("search.policy.beam", "likelihood") => share,
         ("search.policy.best-first", "width") | ("search.policy.mcts", "simulations") => whole(1),
@@ -142,6 +184,7 @@ fn value(level: &str, name: &str) -> Value {
             json!({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
         }
         ("evaluate.value" | "evaluate.vote", "n" | "max_tokens") => whole(1),
+        ("budget", "kv") => json!({"type": ["string", "integer"]}),
         ("budget", "seconds") => json!({"type": "number", "minimum": 0.001}),
         ("budget", _) => whole(1),
         _ => json!({"$ref": "#/$defs/text"}),

@@ -19,6 +19,12 @@ pub enum Home {
     Folder(PathBuf),
 }
 
+/// The folder that a file's own paths are taken from.
+pub fn home_of(path: &Path) -> Home {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    Home::Folder(folder.to_path_buf())
+}
+
 /// Reads a prompt by its path in the strategy.
 pub fn prompt(path: &str, home: &Home) -> Result<PromptSource, String> {
     if let Some((origin, text)) = file(path, home).map_err(|what| format!("prompt {what}"))? {

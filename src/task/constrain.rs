@@ -1,6 +1,7 @@
 //! What a text may still become, for the tasks over lists: masks, never judges of right and wrong.
 //!
 //! - [`Choices`]: one of some whole texts; a step.
+//! - [`Steps`]: a whole answer of steps that the puzzle lists.
 //! - [`ListMask`]: a whole answer drawn from what is left of the input.
 //! - [`Refuter`]: no mask; ends a free text in its middle once the puzzle proves that nothing can save it.
 //!
@@ -170,6 +171,44 @@ impl Constraint for ListMask {
         match self.form {
             Form::Compact => self.judge_compact(text),
             Form::List => self.judge_list(text),
+        }
+    }
+}
+
+/// Whole steps, one after the other, until the puzzle allows no more.
+pub struct Steps {
+    puzzle: Arc<dyn Puzzle>,
+    prefix: String,
+}
+
+impl Steps {
+    /// For texts that continue `prefix`.
+    pub fn new(puzzle: Arc<dyn Puzzle>, prefix: impl Into<String>) -> Self {
+        Self { puzzle, prefix: prefix.into() }
+    }
+}
+
+impl Constraint for Steps {
+    fn judge(&self, text: &str) -> Judgement {
+        let mut prefix = self.prefix.clone();
+        let mut rest = text;
+        loop {
+            let steps = self.puzzle.next_steps(&prefix);
+            if steps.is_empty() {
+                return if rest.is_empty() {
+                    Judgement::Closed
+                } else {
+                    Judgement::Dead("nothing is left to do".into())
+                };
+            }
+            match steps.iter().find(|step| rest.starts_with(step.as_str())) {
+                Some(step) => {
+                    rest = &rest[step.len()..];
+                    prefix.push_str(step);
+                }
+                None if steps.iter().any(|step| step.starts_with(rest)) => return Judgement::Open { complete: false },
+                None => return Judgement::Dead("not a step from here".into()),
+            }
         }
     }
 }

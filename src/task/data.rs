@@ -21,11 +21,21 @@ const MAX_BYTES: u64 = 256 << 20;
 
 /// Column names a task reads, in any case; each with its other names, the first one for messages.
 #[derive(Debug, Clone, Copy)]
-pub struct Columns {
-    pub id: &'static [&'static str],
-    pub inputs: &'static [&'static [&'static str]],
+pub struct Columns<'a> {
+    /// No names: rows are numbered from 0.
+    pub id: &'a [&'a str],
+    pub inputs: &'a [&'a [&'a str]],
     /// The answer column, which may be missing and may say anything.
-    pub answer: &'static [&'static str],
+    pub answer: &'a [&'a str],
+    /// Whether inputs are lists of integers, or texts of any kind.
+    pub holds: Holds,
+}
+
+/// What the inputs of a task are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holds {
+    Lists,
+    Texts,
 }
 
 /// One puzzle's row.
@@ -42,13 +52,13 @@ pub struct Row {
 
 impl Row {
     /// An error about one input: names file, line and column.
-    pub fn refuse(&self, columns: &Columns, input: usize, what: &str) -> Error {
+    pub fn refuse(&self, columns: &Columns<'_>, input: usize, what: &str) -> Error {
         Error::input(format!("{}, column `{}`: {what}", self.place, columns.inputs[input][0]))
     }
 }
 
 /// Reads all rows of a file, in order.
-pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Row>> {
+pub fn read(path: &Path, columns: &Columns<'_>) -> Result<Vec<Row>> {
     let name = format!("data file {}", path.display());
     let file = std::fs::File::open(path).map_err(|e| Error::input(e.to_string()).context(&name))?;
     let mut bytes = Vec::new();
@@ -64,7 +74,7 @@ pub fn read(path: &Path, columns: &Columns) -> Result<Vec<Row>> {
 }
 
 /// [`read`] of a text already in memory; `name` stands in messages.
-pub fn read_text(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
+pub fn read_text(text: &str, name: &str, columns: &Columns<'_>) -> Result<Vec<Row>> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     let rows =
         if text.trim_start().starts_with('{') { json_lines(text, name, columns) } else { table(text, name, columns) }?;
@@ -84,7 +94,7 @@ pub fn read_text(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> 
     Ok(rows)
 }
 
-fn table(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
+fn table(text: &str, name: &str, columns: &Columns<'_>) -> Result<Vec<Row>> {
     let records = csv::read(text).map_err(|e| Error::input(format!("{name} line {}: {}", e.line, e.what)))?;
     let Some((header, records)) = records.split_first() else {
         return Err(Error::input(format!("{name}: is empty; its first line must be {}", header_line(columns))));
@@ -97,7 +107,7 @@ fn table(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
         }
     }
     let find = |names: &[&str]| header.fields.iter().position(|field| is(field, names));
-    let need = |names: &'static [&'static str]| {
+    let need = |names: &[&str]| {
         find(names).ok_or_else(|| {
             Error::input(format!(
                 "{name} line {}: there is no column `{}` in the header `{}`{}; the first line must be {}",
@@ -109,7 +119,7 @@ fn table(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
             ))
         })
     };
-    let id_column = need(columns.id)?;
+    let id_column = if columns.id.is_empty() { None } else { Some(need(columns.id)?) };
     let input_columns = columns.inputs.iter().map(|names| need(names)).collect::<Result<Vec<_>>>()?;
     let answer_column = find(columns.answer);
     let mut rows = Vec::with_capacity(records.len());
@@ -123,7 +133,10 @@ fn table(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
                 header.fields.len()
             )));
         }
-        let id = cell(id_column).unwrap_or_default().to_string();
+        let id = match id_column {
+            Some(column) => cell(column).unwrap_or_default().to_string(),
+            None => rows.len().to_string(),
+        };
         if id.is_empty() {
             return Err(Error::input(format!("{place}, column `{}`: is blank; give the puzzle an id", columns.id[0])));
         }
@@ -142,13 +155,13 @@ fn table(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn header_line(columns: &Columns) -> String {
-    let names: Vec<&str> =
-        [columns.id].into_iter().chain(columns.inputs.iter().copied()).chain([columns.answer]).map(|n| n[0]).collect();
+fn header_line(columns: &Columns<'_>) -> String {
+    let all = [columns.id].into_iter().chain(columns.inputs.iter().copied()).chain([columns.answer]);
+    let names: Vec<&str> = all.filter_map(|names| names.first().copied()).collect();
     format!("`{}`", names.join(","))
 }
 
-fn json_lines(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
+fn json_lines(text: &str, name: &str, columns: &Columns<'_>) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let place = format!("{name} line {}", at + 1);
@@ -162,7 +175,7 @@ fn json_lines(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
                 .find(|(key, _)| names.iter().any(|name| key.eq_ignore_ascii_case(name)))
                 .map(|(_, value)| value)
         };
-        let need = |names: &'static [&'static str]| {
+        let need = |names: &[&str]| {
             find(names).ok_or_else(|| {
                 refuse(format!(
                     "there is no field `{}`{}; write a line such as {}",
@@ -172,7 +185,11 @@ fn json_lines(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
                 ))
             })
         };
-        let id = match need(columns.id)? {
+        let id = match columns.id {
+            [] => Value::from(rows.len()),
+            names => need(names)?.clone(),
+        };
+        let id = match id {
             Value::String(text) if !text.trim().is_empty() => text.trim().to_string(),
             Value::Number(number) => number.to_string(),
             _ => return Err(refuse(format!("field `{}` must be a number or a text", columns.id[0].to_lowercase()))),
@@ -180,9 +197,9 @@ fn json_lines(text: &str, name: &str, columns: &Columns) -> Result<Vec<Row>> {
         let mut inputs = Vec::new();
         for names in columns.inputs {
             let field = |what: &str| refuse(format!("field `{}`: {what}", names[0].to_lowercase()));
-            inputs.push(list_text(need(names)?).map_err(|what| field(&what))?);
+            inputs.push(text_of(need(names)?, columns.holds).map_err(|what| field(&what))?);
         }
-        let answer = find(columns.answer).map(|value| list_text(value).unwrap_or_default());
+        let answer = find(columns.answer).map(|value| text_of(value, columns.holds).unwrap_or_default());
         rows.push(Row { id, inputs, answer, place });
     }
     Ok(rows)
@@ -218,10 +235,24 @@ impl<'de> Deserialize<'de> for Object {
     }
 }
 
-fn json_example(columns: &Columns) -> String {
-    let fields: Vec<String> =
-        columns.inputs.iter().map(|names| format!("\"{}\": [4, 5, 6]", names[0].to_lowercase())).collect();
-    format!("{{\"{}\": 0, {}}}", columns.id[0].to_lowercase(), fields.join(", "))
+fn json_example(columns: &Columns<'_>) -> String {
+    let value = match columns.holds {
+        Holds::Lists => "[4, 5, 6]",
+        Holds::Texts => "\"…\"",
+    };
+    let id = columns.id.first().map(|id| format!("\"{}\": 0", id.to_lowercase()));
+    let fields = columns.inputs.iter().map(|names| format!("\"{}\": {value}", names[0].to_lowercase()));
+    format!("{{{}}}", id.into_iter().chain(fields).collect::<Vec<_>>().join(", "))
+}
+
+/// A value's text from JSON.
+fn text_of(value: &Value, holds: Holds) -> Result<String, String> {
+    match (holds, value) {
+        (Holds::Lists, value) => list_text(value),
+        (Holds::Texts, Value::String(text)) => Ok(text.clone()),
+        (Holds::Texts, Value::Null) => Ok(String::new()),
+        (Holds::Texts, value) => Ok(value.to_string()),
+    }
 }
 
 /// A list's text from JSON: a text as it stands, or an array of integers and texts.
@@ -244,7 +275,8 @@ fn list_text(value: &Value) -> Result<String, String> {
 mod tests {
     use super::*;
 
-    const SORTING: Columns = Columns { id: &["ID"], inputs: &[&["Unsorted", "numbers"]], answer: &["Sorted"] };
+    const SORTING: Columns<'_> =
+        Columns { id: &["ID"], inputs: &[&["Unsorted", "numbers"]], answer: &["Sorted"], holds: Holds::Lists };
 
     fn rows(text: &str) -> Vec<(String, String, Option<String>)> {
         read_text(text, "f", &SORTING).unwrap().into_iter().map(|r| (r.id, r.inputs[0].clone(), r.answer)).collect()
@@ -284,6 +316,20 @@ mod tests {
         let text =
             "{\"id\": 0, \"numbers\": \"4 5 6\"}\n\n{\"id\": \"b\", \"unsorted\": [4, \"5\", -6], \"sorted\": null}\n";
         assert_eq!(rows(text), [row("0", "4 5 6", None), row("b", "4, 5, -6", Some(""))]);
+    }
+
+    #[test]
+    fn texts_are_taken_as_they_stand_and_rows_without_ids_are_numbered() {
+        let columns = Columns { id: &[], inputs: &[&["Question"]], answer: &["Answer"], holds: Holds::Texts };
+        let rows = |text: &str| -> Vec<(String, String, Option<String>)> {
+            let rows = read_text(text, "f", &columns).unwrap();
+            rows.into_iter().map(|r| (r.id, r.inputs[0].clone(), r.answer)).collect()
+        };
+        let expected = [row("0", "1, 2?", Some("x")), row("1", "no", Some(""))];
+        assert_eq!(rows("question,answer\n\"1, 2?\",x\nno,\n"), expected);
+        assert_eq!(rows("{\"question\": 1.5, \"answer\": [1]}"), [row("0", "1.5", Some("[1]"))]);
+        let refused = read_text("{\"id\": 0}", "f", &columns).unwrap_err().to_string();
+        assert!(refused.contains("no field `question`") && refused.contains("{\"question\": \"…\"}"), "{refused}");
     }
 
     #[test]

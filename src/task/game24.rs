@@ -7,13 +7,14 @@
 //!
 //! Error score: 0 is right, 1 is wrong, 100 is a text without any step or expression.
 
-use super::data::{self, Columns};
+use super::constrain::Steps;
+use super::data::{self, Columns, Holds};
 use super::list::read_list;
 use super::rational::{Rational, evaluate};
 use super::{Partial, Puzzle, Task, Verdict};
 use crate::base::text::sanitize;
 use crate::base::{Error, Result, rng};
-use crate::lm::{Constraint, Judgement};
+use crate::lm::Constraint;
 use rand::Rng;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -22,8 +23,12 @@ use std::sync::Arc;
 /// Error score of a text that holds no step and no expression.
 pub const UNREADABLE: u64 = 100;
 
-const COLUMNS: Columns =
-    Columns { id: &["Rank", "ID"], inputs: &[&["Puzzles", "numbers", "input"]], answer: &["answer"] };
+const COLUMNS: Columns<'_> = Columns {
+    id: &["Rank", "ID"],
+    inputs: &[&["Puzzles", "numbers", "input"]],
+    answer: &["answer"],
+    holds: Holds::Lists,
+};
 
 /// Numbers above this are refused, so that no product of six of them leaves 128 bits.
 const LARGEST: i64 = 1_000_000;
@@ -32,15 +37,15 @@ const LARGEST: i64 = 1_000_000;
 pub struct Game24;
 
 impl Task for Game24 {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "game24"
     }
 
-    fn about(&self) -> &'static str {
+    fn about(&self) -> &str {
         "make 24 from all the numbers with + - * /"
     }
 
-    fn default_strategy(&self) -> &'static str {
+    fn default_strategy(&self) -> &str {
         "tot-bfs"
     }
 
@@ -48,16 +53,16 @@ impl Task for Game24 {
         4
     }
 
-    fn input_forms(&self) -> &'static str {
+    fn input_forms(&self) -> &str {
         "two to six integers between -1000000 and 1000000, separated by spaces, commas or brackets, such as `4 5 6 10`"
     }
 
-    fn example(&self) -> &'static str {
+    fn example(&self) -> &str {
         "4 5 6 10"
     }
 
-    fn inputs(&self) -> &'static [(&'static str, &'static str)] {
-        &[
+    fn inputs(&self) -> Vec<(&str, &str)> {
+        vec![
             ("puzzle.len", "how many steps an answer takes: one less than there are numbers"),
             ("puzzle.input", "the numbers as text: `4 5 6 10`"),
             (
@@ -225,8 +230,8 @@ impl Game {
 }
 
 impl Puzzle for Game {
-    fn task(&self) -> &'static str {
-        Game24.name()
+    fn task(&self) -> &str {
+        "game24"
     }
 
     fn id(&self) -> &str {
@@ -302,7 +307,7 @@ impl Puzzle for Game {
     }
 
     fn answer_constraint(&self, prefix: &str) -> Arc<dyn Constraint> {
-        Arc::new(StepMask { game: self.clone(), prefix: prefix.to_string() })
+        Arc::new(Steps::new(Arc::new(self.clone()), prefix))
     }
 
     fn state_key(&self, prefix: &str) -> String {
@@ -323,40 +328,10 @@ impl Puzzle for Game {
     }
 }
 
-/// Whole steps, one after the other.
-struct StepMask {
-    game: Game,
-    prefix: String,
-}
-
-impl Constraint for StepMask {
-    fn judge(&self, text: &str) -> Judgement {
-        let mut prefix = self.prefix.clone();
-        let mut rest = text;
-        loop {
-            let steps = self.game.next_steps(&prefix);
-            if steps.is_empty() {
-                return if rest.is_empty() {
-                    Judgement::Closed
-                } else {
-                    Judgement::Dead("nothing is left to do".into())
-                };
-            }
-            match steps.iter().find(|step| rest.starts_with(step.as_str())) {
-                Some(step) => {
-                    rest = &rest[step.len()..];
-                    prefix.push_str(step);
-                }
-                None if steps.iter().any(|step| step.starts_with(rest)) => return Judgement::Open { complete: false },
-                None => return Judgement::Dead("not a step from here".into()),
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::lm::Judgement;
 
     fn game(input: &str) -> Arc<dyn Puzzle> {
         Game24.parse(input).unwrap()

@@ -10,7 +10,7 @@
 //! 1 / (1 + errors), one for each value that is not in both, said twice or out of order, and each one skipped.
 
 use super::constrain::{Form, ListMask};
-use super::data::{self, Columns, Row};
+use super::data::{self, Columns, Holds, Row};
 use super::list::{closed, commas, read_answer, read_list, read_prefix};
 use super::number::Number;
 use super::reference::Reference;
@@ -30,35 +30,36 @@ pub const UNREADABLE: u64 = 1000;
 /// The step that says there is nothing in common.
 const NONE: &str = " none";
 
-const COLUMNS: Columns = Columns { id: &["ID"], inputs: &[&["SET1"], &["SET2"]], answer: &["INTERSECTION", "answer"] };
+const COLUMNS: Columns<'_> =
+    Columns { id: &["ID"], inputs: &[&["SET1"], &["SET2"]], answer: &["INTERSECTION", "answer"], holds: Holds::Lists };
 
 /// The task.
 pub struct SetIntersection;
 
 impl Task for SetIntersection {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "set-intersection"
     }
 
-    fn about(&self) -> &'static str {
+    fn about(&self) -> &str {
         "find the values that two sets have in common"
     }
 
-    fn default_strategy(&self) -> &'static str {
+    fn default_strategy(&self) -> &str {
         "tot-bfs"
     }
 
-    fn input_forms(&self) -> &'static str {
+    fn input_forms(&self) -> &str {
         "two sets separated by `;` or a newline, each of integers of any length and sign separated by spaces, commas or \
          brackets, each value once in its set, such as `1 2 3; 2 3 5` or `{1, 2, 3}; {2, 3, 5}`"
     }
 
-    fn example(&self) -> &'static str {
+    fn example(&self) -> &str {
         "11 60 1 49 21 255 14 56; 31 11 4 255 38 14 59 1"
     }
 
-    fn inputs(&self) -> &'static [(&'static str, &'static str)] {
-        &[
+    fn inputs(&self) -> Vec<(&str, &str)> {
+        vec![
             ("puzzle.len", "how many values the first set has, and so how many steps an answer takes at most"),
             ("puzzle.input", "both sets as text: `1, 2, 3; 2, 3, 5`"),
             ("puzzle.set1", "the first set as text: `1, 2, 3`"),
@@ -259,8 +260,8 @@ impl SetPuzzle {
 }
 
 impl Puzzle for SetPuzzle {
-    fn task(&self) -> &'static str {
-        SetIntersection.name()
+    fn task(&self) -> &str {
+        "set-intersection"
     }
 
     fn id(&self) -> &str {

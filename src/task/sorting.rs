@@ -9,7 +9,7 @@
 //! descent, each value that was not left, and each value left behind that is smaller than one already placed.
 
 use super::constrain::{Form, ListMask};
-use super::data::{self, Columns};
+use super::data::{self, Columns, Holds};
 use super::list::{closed, commas, read_answer, read_list, read_prefix};
 use super::number::Number;
 use super::reference::Reference;
@@ -25,35 +25,39 @@ use std::sync::Arc;
 /// Error score of a text that holds no list.
 pub const UNREADABLE: u64 = 300;
 
-const COLUMNS: Columns =
-    Columns { id: &["ID"], inputs: &[&["Unsorted", "numbers", "input"]], answer: &["Sorted", "answer"] };
+const COLUMNS: Columns<'_> = Columns {
+    id: &["ID"],
+    inputs: &[&["Unsorted", "numbers", "input"]],
+    answer: &["Sorted", "answer"],
+    holds: Holds::Lists,
+};
 
 /// The task.
 pub struct Sorting;
 
 impl Task for Sorting {
-    fn name(&self) -> &'static str {
+    fn name(&self) -> &str {
         "sorting"
     }
 
-    fn about(&self) -> &'static str {
+    fn about(&self) -> &str {
         "put integers in ascending order, keeping duplicates"
     }
 
-    fn default_strategy(&self) -> &'static str {
+    fn default_strategy(&self) -> &str {
         "tot-bfs"
     }
 
-    fn input_forms(&self) -> &'static str {
+    fn input_forms(&self) -> &str {
         "integers of any length and sign, separated by spaces, commas or brackets, such as `42 7 -3 103 7` or `[9, 4, 5]`"
     }
 
-    fn example(&self) -> &'static str {
+    fn example(&self) -> &str {
         "42 7 -3 103 7"
     }
 
-    fn inputs(&self) -> &'static [(&'static str, &'static str)] {
-        &[
+    fn inputs(&self) -> Vec<(&str, &str)> {
+        vec![
             ("puzzle.len", "how many numbers there are, and so how many steps an answer takes"),
             ("puzzle.input", "the numbers as text: `94580730` in compact form, else `42, 7, -3`"),
             ("puzzle.list", "the numbers separated by commas, whatever the form"),
@@ -181,8 +185,8 @@ fn form_text(form: Form, numbers: &[Number]) -> String {
 }
 
 impl Puzzle for SortingPuzzle {
-    fn task(&self) -> &'static str {
-        Sorting.name()
+    fn task(&self) -> &str {
+        "sorting"
     }
 
     fn id(&self) -> &str {

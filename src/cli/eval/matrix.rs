@@ -6,8 +6,8 @@ use crate::cli::args::{Common, EvalArgs};
 use crate::model::store;
 use crate::search::event::Limits;
 use crate::search::record::public_value;
-use crate::strategy::{self, LoadOptions};
-use crate::task::{self, Puzzle};
+use crate::strategy::{AnyTask, LoadOptions, library, own};
+use crate::task::Puzzle;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -77,11 +77,12 @@ impl Matrix {
         let mut jobs = Vec::new();
         for model in &self.models {
             for from in &self.puzzles {
-                let puzzles = self.read(from)?;
+                let task = own::find(&from.task, self.allow_commands)?;
+                let puzzles = self.read(&task, from)?;
                 for name in &self.strategies {
                     for set in &self.settings {
                         let options = LoadOptions { set: set.clone(), allow_commands: self.allow_commands };
-                        let strategy = Arc::new(strategy::load_with(name, &from.task, &options)?);
+                        let strategy = Arc::new(library::load_for(name, &task, &options)?);
                         let settings = said(set);
                         jobs.extend(puzzles.iter().map(|puzzle| Job {
                             puzzle: puzzle.clone(),
@@ -96,8 +97,7 @@ impl Matrix {
         Ok(jobs)
     }
 
-    fn read(&self, puzzles: &Puzzles) -> Result<Vec<Arc<dyn Puzzle>>> {
-        let task = task::by_name(&puzzles.task)?;
+    fn read(&self, task: &AnyTask, puzzles: &Puzzles) -> Result<Vec<Arc<dyn Puzzle>>> {
         let mut read = match &puzzles.from {
             From::Data(path) => task.read_data(path)?,
             From::Generated { sizes, count } => {

@@ -100,12 +100,13 @@ fn matrix(plan: Plan, folder: &Path, common: &Common, args: &EvalArgs) -> Result
             return Err(Error::input(format!("`{what}` is empty")));
         }
     }
-    let puzzles = plan.puzzles.into_iter().map(|source| puzzles(source, folder)).collect::<Result<_>>()?;
     let beside = |name: String| {
         let file = folder.join(&name);
         let is_file = [".yaml", ".yml", ".gguf"].iter().any(|end| name.ends_with(end)) && file.is_file();
         if is_file { file.display().to_string() } else { name }
     };
+    let sources = plan.puzzles.into_iter().map(|source| Source { task: beside(source.task), ..source });
+    let puzzles = sources.map(|source| puzzles(source, folder)).collect::<Result<_>>()?;
     let named: Vec<String> = plan.models.into_iter().map(beside).collect();
     let set: Vec<_> = plan.set.into_iter().map(|(name, value)| (name, value.text())).collect();
     let vary: Vec<_> =

@@ -4,8 +4,9 @@
 //! computed again because K/V memory ran short, or because another search of the same batch had them evicted.
 
 use super::Controller;
-use super::budget::share;
+use super::budget::{share, within_pages};
 use super::flight::Ask;
+use crate::base::size::Human;
 use crate::lm::{Cost, Generate};
 use crate::search::event::Reason;
 
@@ -16,19 +17,47 @@ const TEMPLATE_TOKENS: u64 = 512;
 impl Controller {
     /// Those of the asks, from the first on, that can be sent within the token budget, their samples bounded so that they
     /// keep to it together; and the reason for the run to end after them, where some are left out.
-    pub(super) async fn afford(&mut self, mut asks: Vec<Ask>) -> (Vec<Ask>, Option<Reason>) {
-        let Some((left, limit)) = self.ledger.tokens_left().zip(self.ledger.limits.tokens) else { return (asks, None) };
+    pub(super) async fn afford(&mut self, asks: Vec<Ask>) -> (Vec<Ask>, Option<Reason>) {
+        let (mut asks, full) = self.within_kv(asks).await;
+        if full.is_some() && asks.is_empty() {
+            return (asks, full);
+        }
+        let Some((left, limit)) = self.ledger.tokens_left().zip(self.ledger.limits.tokens) else { return (asks, full) };
         if asks.iter().map(|ask| at_most(&ask.generate)).fold(0, u64::saturating_add) <= left {
-            return (asks, None);
+            return (asks, full);
         }
         let costs = self.costs(&asks.iter().map(|ask| &ask.generate).collect::<Vec<_>>()).await;
         let (sent, each) = share(&costs, left);
-        let out = (sent < asks.len()).then_some(Reason::Tokens { limit });
+        let out = (sent < asks.len()).then_some(Reason::Tokens { limit }).or(full);
         asks.truncate(sent);
         for ask in &mut asks {
             let most = usize::try_from(each).unwrap_or(usize::MAX);
             ask.generate.max_tokens = ask.generate.max_tokens.min(most);
         }
+        (asks, out)
+    }
+
+    /// Those of the asks, from the first on, whose K/V fits beside what lives now; and the reason for the run to end after them.
+    async fn within_kv(&mut self, mut asks: Vec<Ask>) -> (Vec<Ask>, Option<Reason>) {
+        let Some(limit) = self.ledger.kv.filter(|_| !asks.is_empty()) else { return (asks, None) };
+        let costs = self.costs(&asks.iter().map(|ask| &ask.generate).collect::<Vec<_>>()).await;
+        let Some(kv) = self.lm.counters().kv.filter(|kv| kv.page_bytes > 0) else {
+            self.ledger.kv = None;
+            self.note("this model does not tell its K/V memory: the budget's `kv` binds nothing");
+            return (asks, None);
+        };
+        let live = kv.pages_live.saturating_mul(kv.page_bytes);
+        let most = |ask: &Ask| ask.generate.max_tokens as u64;
+        let needs: Vec<(Cost, u64)> = costs.into_iter().zip(asks.iter().map(most)).collect();
+        let sent = within_pages(&needs, limit.saturating_sub(live) / kv.page_bytes);
+        let out = (sent < asks.len()).then(|| Reason::Memory {
+            detail: format!(
+                "the budget's `kv` of {} has no room for what comes next beside the {} that live",
+                Human(limit),
+                Human(live)
+            ),
+        });
+        asks.truncate(sent);
         (asks, out)
     }
 

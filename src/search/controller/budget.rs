@@ -1,6 +1,6 @@
 //! What a run has spent, against what it may spend.
 
-use crate::lm::{Cost, Usage};
+use crate::lm::{Cost, PAGE_TOKENS, Usage};
 use crate::search::event::{Limits, Reason};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -46,6 +46,8 @@ impl Clock {
 #[derive(Debug)]
 pub struct Ledger {
     pub limits: Limits,
+    /// Bytes of K/V that may live at the same time.
+    pub kv: Option<u64>,
     pub usage: Usage,
     /// Proposals that received a node.
     pub thoughts: u64,
@@ -56,7 +58,7 @@ pub struct Ledger {
 
 impl Ledger {
     pub fn new(limits: Limits, paused: bool) -> Self {
-        Self { limits, usage: Usage::default(), thoughts: 0, proposals: 0, clock: Clock::new(paused) }
+        Self { limits, kv: None, usage: Usage::default(), thoughts: 0, proposals: 0, clock: Clock::new(paused) }
     }
 
     /// The limit that is used up, if any.
@@ -100,6 +102,20 @@ pub fn share(costs: &[Cost], left: u64) -> (usize, u64) {
     (sent, 1 + spare / drawing.max(1))
 }
 
+/// How many of the requests of one step, in their order, keep within `pages` of K/V, each with the tokens that every one of
+/// its samples may draw. A sample may leave its last page unfilled, and so may what was before it.
+pub fn within_pages(costs: &[(Cost, u64)], pages: u64) -> usize {
+    let of = |tokens: u64| tokens.div_ceil(PAGE_TOKENS as u64) + 1;
+    let mut left = pages;
+    let fits = |(cost, most): &&(Cost, u64)| {
+        let needed = of(cost.fixed).saturating_add(cost.drawing.saturating_mul(of(*most)));
+        let rest = left.checked_sub(needed);
+        left = rest.unwrap_or(left);
+        rest.is_some()
+    };
+    costs.iter().take_while(fits).count()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,6 +147,18 @@ mod tests {
         assert_eq!((ledger.tokens_left(), ledger.used_up()), (Some(10), None));
         ledger.usage.prompt = 20;
         assert_eq!((ledger.tokens_left(), ledger.used_up()), (Some(0), Some(Reason::Tokens { limit: 100 })));
+    }
+
+    #[test]
+    fn requests_keep_within_pages_in_their_order() {
+        let cost = |fixed, drawing, most| (Cost { fixed, drawing }, most);
+        // 20 tokens: 2 pages and one more; two samples of 1 to 16 tokens: 2 pages each.
+        let one = cost(20, 2, 10);
+        assert_eq!(within_pages(&[one, one], 14), 2);
+        assert_eq!(within_pages(&[one, one], 13), 1);
+        assert_eq!(within_pages(&[cost(1000, 0, 5), one], 13), 0, "what comes later waits for what is first");
+        assert_eq!(within_pages(&[cost(0, 0, 5)], 1), 1);
+        assert_eq!(within_pages(&[cost(u64::MAX / 2, u64::MAX, u64::MAX / 4)], u64::MAX - 1), 0);
     }
 
     #[test]

@@ -216,7 +216,7 @@ impl Controller {
             // A wrong answer goes on where a further level may improve it.
             let levels = match &self.plan.policy {
                 Policy::Graph(operations) => operations.len(),
-                _ if self.strategy.levels.is_empty() => 0,
+                _ if !self.strategy.improves() => 0,
                 _ => self.plan.depth,
             };
             let verdict = self.puzzle.check(&self.answer_of(node));

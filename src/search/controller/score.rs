@@ -60,11 +60,8 @@ impl Controller {
         let mut levels: BTreeMap<usize, Vec<NodeId>> = BTreeMap::new();
         for &node in nodes {
             // Levels without evaluators of their own are judged together: what is compared may stand at several depths.
-            let depth = self.tree.node(node).depth;
-            let own = depth
-                .checked_sub(1)
-                .is_some_and(|at| self.strategy.levels.get(at).is_some_and(|l| l.evaluate.is_some()));
-            levels.entry(if own { depth } else { 0 }).or_default().push(node);
+            let level = self.strategy.judged_as(self.tree.node(node).depth);
+            levels.entry(level).or_default().push(node);
         }
         for (level, nodes) in levels {
             if self.hurry || self.ending.is_some() {

@@ -21,7 +21,7 @@ use crate::lm::{Counters, Finish, Generate, Info, Lm, Prompt, Score, Scores, Upd
 use crate::search::event::{Command, Event, Limits, Reason};
 use crate::search::testing::{Spell, case_replies, recorder, run, run_steered, script, source, spec, strategy, value};
 use crate::search::tree::{NodeId, Status};
-use crate::strategy::{Constrain, Count, Evaluator, GenerateKind, Policy, Strategy, Thought};
+use crate::strategy::{Constrain, Count, Evaluator, GenerateKind, Policy, Stage, Strategy, Thought};
 use fake::{Endless, Fake, completion, says};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};

@@ -4,7 +4,7 @@
 //! threshold pruned (the step before this one), the rest followed in order. `children` bounds how many of one thought's
 //! children are followed before it is given up; the paper's crosswords use 5.
 
-use super::{Plan, Step, end, expandable, rank};
+use super::{Plan, Step, concerns, end, expandable, rank};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
 
 pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
@@ -38,6 +38,7 @@ fn surplus(tree: &ThoughtTree, plan: &Plan) -> Vec<(NodeId, String)> {
         let waiting = |id: &NodeId| tree.node(*id).status == Status::Open && tree.node(*id).expansions == 0;
         let followed = parent.children.iter().filter(|id| tree.node(**id).expansions > 0).count();
         let mut open: Vec<NodeId> = parent.children.iter().copied().filter(waiting).collect();
+        open.retain(|id| concerns(tree.node(*id), plan));
         open.sort_by(|&a, &b| rank(tree, a, b));
         let behind = open.into_iter().skip(most.saturating_sub(followed));
         surplus.extend(behind.map(|id| (id, format!("only the best {most} of its siblings are followed"))));

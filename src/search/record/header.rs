@@ -44,6 +44,9 @@ pub struct Header {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Origin {
     pub puzzle: PuzzleOrigin,
+    /// The task's file, where it is the user's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub task: Option<String>,
     /// As `--strategy` takes it.
     pub strategy: String,
     /// Variables given with `--set`; what must stay private is [`HIDDEN`].

@@ -14,7 +14,7 @@ fn read(files: &[(&str, &str)], set: &[(&str, &str)]) -> (tempfile::TempDir, Par
         std::fs::write(path, text).unwrap();
     }
     let set: Vec<(String, String)> = set.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
-    let parsed = parse_file_with(&folder.path().join(files[0].0), &set).unwrap();
+    let parsed = parse_file_with(&folder.path().join(files[0].0), &set, None).unwrap();
     (folder, parsed)
 }
 

@@ -76,7 +76,8 @@ fn read_evaluator(r: &mut Reader, node: &Node) -> Option<Option<Evaluator>> {
         return read_yes_no(r, node).map(Some);
     }
     if let Some(node) = fields.get("command") {
-        return read_command(r, node).map(Some);
+        let (run, seconds) = r.command(node, "evaluate.command")?;
+        return Some(Some(Evaluator::Command { run, seconds }));
     }
     let node = fields.get("vote")?;
     let fields = r.fields(node, "evaluate.vote", "`vote`")?;
@@ -170,26 +171,4 @@ fn read_scale(r: &mut Reader, node: &Node) -> Option<(f64, f64)> {
     let high = r.number(high, "an end of the scale", -1e9, 1e9);
     let (low, high) = (low?, high?);
     if low < high { Some((low, high)) } else { r.refuse(node.span, what) }
-}
-
-/// `command: {run: [prog, arg], seconds: 10}`, or the list alone.
-fn read_command(r: &mut Reader, node: &Node) -> Option<Evaluator> {
-    let (run, seconds) = match &node.value {
-        Value::Map(_) => {
-            let fields = r.fields(node, "evaluate.command", "`command`")?;
-            let run = r.need(&fields, "run")?;
-            (run, fields.get("seconds").and_then(|node| r.number(node, "seconds", 0.001, 3600.0)).unwrap_or(10.0))
-        }
-        _ => (node, 10.0),
-    };
-    let Value::List(_) = run.value else {
-        let example = r#"["python3", "score.py"]"#;
-        return r
-            .refuse(run.span, format!("a program with its arguments is a list such as {example}; no shell reads it"));
-    };
-    let words = r.texts(run, "run");
-    if words.is_empty() {
-        return r.refuse(run.span, "there is no program to run");
-    }
-    Some(Evaluator::Command { run: words, seconds })
 }

@@ -2,6 +2,25 @@
 
 use super::*;
 
+/// Two letters breadth first, then depth first: the second stage makes its thoughts in its own way.
+#[test]
+fn stages_follow_one_another_on_one_tree() {
+    let mut strategy = strategy(Policy::Dfs);
+    strategy.generate.kind = GenerateKind::Likeliest;
+    strategy.generate.constrain = Constrain::Puzzle;
+    strategy.generate.n = Count::Number(30);
+    strategy.search.depth = Count::Number(2);
+    strategy.evaluate = vec![Evaluator::Checker { partial: true }];
+    let mut wide = strategy.clone();
+    wide.search.policy = Policy::Bfs;
+    wide.search.keep = Count::Number(1);
+    strategy.stages = vec![Stage { depth: 2, search: wide.search, generate: wide.generate, evaluate: wide.evaluate }];
+    let ran = run(spec(Spell::new("abcd"), strategy, Arc::new(RandomProposer::default())));
+    assert!(ran.outcome.solved, "{}", ran.outcome.reason);
+    assert_eq!(ran.outcome.answer_text.as_deref(), Some("abcd"));
+    assert_eq!(ran.notes().iter().filter(|note| note.contains("stage 2 of 2 begins")).count(), 1);
+}
+
 #[test]
 fn breadth_first_grows_level_by_level_to_the_answer() {
     let ran = run(spec(Spell::new("ab"), strategy(Policy::Bfs), script(&["a", "b", "x", "b", "y"])));

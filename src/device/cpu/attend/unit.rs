@@ -78,7 +78,12 @@ impl Job<'_> {
     }
 
     /// The parts of the unit's pieces in the window that begins at `first`, for `rows`.
-    pub(super) fn parts<'s>(&'s self, unit: &Unit, first: u32, rows: &'s Range<usize>) -> impl Iterator<Item = Part> + 's {
+    pub(super) fn parts<'s>(
+        &'s self,
+        unit: &Unit,
+        first: u32,
+        rows: &'s Range<usize>,
+    ) -> impl Iterator<Item = Part> + 's {
         let pieces = &self.work.pieces[unit.pieces.start as usize..unit.pieces.end as usize];
         pieces.iter().filter_map(move |p| {
             let (start, end) = (p.start.max(first), (p.start + p.len).min(first + WINDOW as u32));

@@ -106,8 +106,11 @@ fn blind(strategy: &Strategy) -> Vec<(usize, &'static str)> {
         Count::Number(depth) => depth + strategy.staged_levels(),
         Count::Template(_) => last,
     };
-    let below = if strategy.improves() { 2..=last.min(deepest) } else { 2..=1 };
-    below.filter(|&level| !shows(level, &["thought", "path"])).map(|level| (level, "`thought`")).collect()
+    if !strategy.improves() {
+        return Vec::new();
+    }
+    let below = (2..=last.min(deepest)).filter(|&level| !shows(level, &["thought", "path"]));
+    below.map(|level| (level, "`thought`")).collect()
 }
 
 fn shows_puzzle(prompt: &PromptSource, inputs: &[String]) -> bool {

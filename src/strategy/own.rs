@@ -142,7 +142,7 @@ impl OwnTask {
     }
 
     /// Values from a JSON object, and the expected answer where it has one.
-    fn from_json(&self, text: &str) -> Result<(Vec<String>, Option<String>), String> {
+    fn read_json(&self, text: &str) -> Result<(Vec<String>, Option<String>), String> {
         let object: Map<String, Value> =
             serde_json::from_str(text).map_err(|error| format!("is no JSON object ({error})"))?;
         let find = |names: &[String]| {
@@ -213,7 +213,7 @@ impl Task for OwnTask {
             return Err(refuse("is empty".into()));
         }
         if text.starts_with('{') {
-            let (values, expected) = self.from_json(text).map_err(refuse)?;
+            let (values, expected) = self.read_json(text).map_err(refuse)?;
             return self.puzzle("input".into(), values, expected);
         }
         let values: Vec<String> = match self.0.fields.as_slice() {

@@ -70,7 +70,7 @@ impl OwnPuzzle {
             None => Some(after_label(&text).unwrap_or(&text)),
             Some(pattern) => {
                 let last = pattern.captures_iter(&text).last();
-                last.and_then(|found| found.get(1).or_else(|| found.get(0))).map(|found| Into::<&str>::into(found))
+                last.and_then(|found| found.get(1).or_else(|| found.get(0))).map(Into::<&str>::into)
             }
         };
         found.map(str::trim).filter(|answer| !answer.is_empty()).map(String::from)

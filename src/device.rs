@@ -15,12 +15,16 @@
 pub mod attend;
 pub mod cpu;
 pub mod cuda;
+pub mod picks;
 pub mod selftest;
+pub mod speculation;
+pub mod tiers;
 pub mod weight;
 
 use crate::base::Result;
-use crate::kv::Slot;
+use crate::kv::{PageId, Slot};
 use attend::AttendWork;
+use tiers::Link;
 
 /// Sizes of a Llama model.
 #[derive(Debug, Clone, PartialEq)]
@@ -69,6 +73,8 @@ pub struct Step<'a> {
     /// Where each row's K/V is written.
     pub slots: &'a [Slot],
     pub work: &'a AttendWork,
+    /// Rows that select what they attend to where the device does that (`tiers`); none where it is shorter.
+    pub selects: &'a [bool],
 }
 
 /// Rows whose logits are wanted.
@@ -115,4 +121,10 @@ pub trait Device: Send {
     }
     /// What is known so far: a device may lag some steps behind.
     fn times(&self) -> Times;
+    /// Pages whose tokens are gone, told before the step that may use them again.
+    fn freed(&mut self, _pages: &[PageId]) {}
+    /// What crossed the link between the tiers of K/V; `None` where all of it is on the device.
+    fn link(&self) -> Option<Link> {
+        None
+    }
 }

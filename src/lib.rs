@@ -53,6 +53,7 @@ pub mod engine;
 pub mod kv;
 pub mod lm;
 pub mod model;
+pub mod offload;
 pub mod report;
 pub mod search;
 pub mod strategy;

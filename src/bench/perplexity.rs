@@ -12,7 +12,7 @@ use crate::base::{Error, Result};
 use crate::engine::Limits;
 use crate::engine::measure::Run;
 use crate::engine::sample::log_sum_exp;
-use crate::lm::engine::{EngineOptions, Loaded, load};
+use crate::lm::engine::{EngineOptions, Loaded, Sample, load};
 use crate::model::Model;
 use crate::model::llama::Llama;
 use crate::model::tokenizer::{Special, Tokenizer};
@@ -180,7 +180,8 @@ pub fn run(
 ) -> Result<Report> {
     let windows = Windows::of(text, &model.tokenizer, spec)?;
     let name = model.info.name.clone();
-    let Loaded { mut llama, limits, device } = load(model.weights, options)?;
+    let sample = Sample::of(&model, options)?;
+    let Loaded { mut llama, limits, device } = load(model.weights, options, sample.as_ref())?;
     let began = Instant::now();
     let total = windows.tokens();
     let found = measure(&windows, &mut of_llama(&mut llama, &limits), &mut |done| progress(done, total))?;
@@ -272,7 +273,7 @@ mod tests {
         let text: String = (0..200u8).map(|i| char::from(b'a' + i.wrapping_mul(37) % 26)).collect();
         let spec = Spec { windows: 2, window: 60, score: 41 };
         let windows = Windows::of(&text, &model.tokenizer, &spec).unwrap();
-        let Loaded { mut llama, mut limits, .. } = load(model.weights, &options(Activations::F32)).unwrap();
+        let Loaded { mut llama, mut limits, .. } = load(model.weights, &options(Activations::F32), None).unwrap();
         let mut of = |rows: usize| {
             limits.step_rows = rows;
             measure(&windows, &mut of_llama(&mut llama, &limits), &mut |_| {}).unwrap().value()

@@ -1,6 +1,7 @@
 //! The command line as types. The words are the contract's; others script against them.
 
 use crate::base::size::Size;
+use crate::offload;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -76,6 +77,11 @@ pub struct Common {
     /// K/V memory on the device: bytes, KiB/MiB/GiB, or a share of what is free
     #[arg(long, global = true, value_name = "SIZE")]
     pub kv_budget: Option<Size>,
+    /// K/V memory of the host tier, with --offload
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub ram_budget: Option<Size>,
+    #[command(flatten)]
+    pub offload: OffloadArgs,
     /// Number type of activations in products
     #[arg(long, global = true, value_enum, default_value_t = Activations::Int8)]
     pub activations: Activations,
@@ -91,6 +97,50 @@ pub struct Common {
     /// More on standard error
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+/// K/V beyond what the device holds (docs/offload.md).
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "K/V offload")]
+pub struct OffloadArgs {
+    /// What is fetched from the host tier: none, full, int4, h2o, infinigen or infinigen-tree
+    #[arg(long, global = true, default_value = "none", value_name = "METHOD")]
+    pub offload: offload::Method,
+    /// Fetch tokens whose expected score is within this of the largest; inf: as many as --offload-max-fetch
+    #[arg(long, global = true, default_value_t = 4.0, value_name = "X")]
+    pub offload_alpha: f32,
+    /// Share of a key's columns that scores are guessed by
+    #[arg(long, global = true, default_value_t = 0.3, value_name = "X")]
+    pub offload_ratio: f64,
+    /// Share of its path that a token may fetch in a layer
+    #[arg(long, global = true, default_value_t = 0.2, value_name = "X")]
+    pub offload_max_fetch: f32,
+    /// Device memory that fetched rows may take [default: what the budget leaves]
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub offload_capacity: Option<Size>,
+    /// Which fetched rows go for others
+    #[arg(long, global = true, value_enum, default_value_t = Eviction::Counter)]
+    pub offload_eviction: Eviction,
+    /// Whose query guesses a layer's scores: that of a layer ahead, of half a layer ahead, or the same layer's
+    #[arg(long, global = true, value_enum, default_value_t = Look::Ahead)]
+    pub offload_look: Look,
+    /// First layers that attend to everything [default: measured once per model]
+    #[arg(long, global = true, value_name = "N")]
+    pub offload_whole_layers: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Eviction {
+    Counter,
+    Fifo,
+    Lru,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Look {
+    Ahead,
+    Half,
+    Same,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

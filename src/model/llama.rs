@@ -2,6 +2,7 @@
 
 use crate::base::Result;
 use crate::device::{Device, HeadRow, Step};
+use crate::kv::PageId;
 
 /// A model on a device.
 pub struct Llama {
@@ -17,6 +18,11 @@ impl Llama {
 
     pub fn device(&self) -> &dyn Device {
         &*self.device
+    }
+
+    /// Pages whose tokens are gone since the last step.
+    pub fn freed(&mut self, pages: &[PageId]) {
+        self.device.freed(pages);
     }
 
     /// Waits for all steps given so far.
@@ -54,7 +60,7 @@ mod tests {
     use crate::device::cpu::{Activations, CpuOptions};
     use crate::device::weight::Weights;
     use crate::device::{RopeLayout, Shape};
-    use crate::kv::{PageId, Slot};
+    use crate::kv::Slot;
     use candle_core::quantized::GgmlDType;
     use rand::Rng;
     use std::path::PathBuf;
@@ -188,7 +194,7 @@ mod tests {
         for activations in [Activations::F32, Activations::Int8] {
             let mut session = session(&weights, options(activations));
             let (tokens, slots, work) = five(&mut session);
-            let step = Step { tokens: &tokens, positions: &[0, 1, 2, 3, 4], slots: &slots, work: &work };
+            let step = Step { tokens: &tokens, positions: &[0, 1, 2, 3, 4], slots: &slots, work: &work, selects: &[] };
             let everything: Vec<_> = (0..5).map(|row| HeadRow { row, allowed: None }).collect();
             let mut all = Vec::new();
             session.llama.forward(&step, &everything, &mut all).unwrap();
@@ -219,7 +225,7 @@ mod tests {
             let error = session.llama.forward(&step, wanted, &mut Vec::new()).unwrap_err();
             assert!(error.message().contains(expected), "{error}");
         };
-        let step = || Step { tokens: &tokens, positions: &positions, slots: &slots, work: &work };
+        let step = || Step { tokens: &tokens, positions: &positions, slots: &slots, work: &work, selects: &[] };
         check(Step { tokens: &[3, 1, 70, 1, 5], ..step() }, &[], "token 70");
         check(Step { tokens: &tokens[..4], ..step() }, &[], "4 tokens");
         check(Step { positions: &[0, 1, 2, 3, 512], ..step() }, &[], "position 512");
@@ -240,7 +246,7 @@ mod tests {
         check(Step { work: &changed(&|w| w.order[0] = w.order[1]), ..step() }, &[], "every row once");
         check(step(), &[HeadRow { row: 5, allowed: None }], "row 5");
         check(step(), &[HeadRow { row: 0, allowed: Some(&[70]) }], "vocabulary of 70");
-        let nothing = Step { tokens: &[], positions: &[], slots: &[], work: &AttendWork::default() };
+        let nothing = Step { tokens: &[], positions: &[], slots: &[], work: &AttendWork::default(), selects: &[] };
         assert!(session.llama.forward(&nothing, &[], &mut Vec::new()).is_ok());
     }
 

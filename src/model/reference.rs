@@ -184,7 +184,7 @@ impl Session {
         let positions: Vec<u32> = rows.iter().map(|r| r.position).collect();
         let work = self.planner.plan(&self.tree, &rows);
         let wanted: Vec<_> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
-        let step = Step { tokens: &tokens, positions: &positions, slots: &slots, work };
+        let step = Step { tokens: &tokens, positions: &positions, slots: &slots, work, selects: &[] };
         let mut out = Vec::new();
         self.llama.forward(&step, &wanted, &mut out).unwrap();
         out

@@ -49,8 +49,12 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub fn new(llama: &'a mut Llama, limits: &Limits) -> Self {
+        let mut tree = TokenTree::new(llama.device().pages());
+        if llama.device().link().is_some() {
+            tree.log_freed();
+        }
         Self {
-            tree: TokenTree::new(llama.device().pages()),
+            tree,
             split: Split::default(),
             planner: Planner::with_parallel(limits.method, limits.parallel),
             llama,
@@ -72,6 +76,11 @@ impl<'a> Run<'a> {
         appended.map_err(|e| Error::limit(format!("{e}: raise --kv-budget, or measure fewer branches")))?;
         self.batch.push(branch, first, tokens);
         Ok(())
+    }
+
+    /// Has all rows of the step select what they attend to, as in decoding (for a device that does that).
+    pub fn select_all(&mut self) {
+        self.batch.selects.fill(true);
     }
 
     /// Appends a draft after `trunk`'s last token, which is in the step already; its nodes' logits are wanted.
@@ -140,7 +149,8 @@ impl<'a> Run<'a> {
 
     /// Plans and runs the step.
     pub fn forward(&mut self) -> Result<()> {
-        let Batch { tokens, positions, slots, rows, wanted, .. } = &self.batch;
+        self.llama.freed(&self.tree.take_freed());
+        let Batch { tokens, positions, slots, rows, wanted, selects, .. } = &self.batch;
         let before = self.llama.device().times();
         let planning = Instant::now();
         let work = self.planner.plan(&self.tree, rows);
@@ -148,7 +158,7 @@ impl<'a> Run<'a> {
         self.io = work.io;
         let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
         self.logits.clear();
-        self.llama.forward(&Step { tokens, positions, slots, work }, &heads, &mut self.logits)?;
+        self.llama.forward(&Step { tokens, positions, slots, work, selects }, &heads, &mut self.logits)?;
         self.took_since(before);
         Ok(())
     }

@@ -21,9 +21,10 @@ pub mod speculation;
 pub mod tiers;
 pub mod weight;
 
-use crate::base::Result;
+use crate::base::{Error, Result};
 use crate::kv::{PageId, Slot};
 use attend::AttendWork;
+use speculation::Fetch;
 use tiers::Link;
 
 /// Sizes of a Llama model.
@@ -121,6 +122,11 @@ pub trait Device: Send {
     }
     /// What is known so far: a device may lag some steps behind.
     fn times(&self) -> Times;
+    /// Begins anew with a device tier of so many bytes that fetches so, or with everything on the device; what is in memory
+    /// at `slots` stays.
+    fn refetch(&mut self, _tier: Option<(u64, Fetch)>, _slots: &[Slot]) -> Result<()> {
+        Err(Error::input("this device holds all of K/V: use --device cpu"))
+    }
     /// Pages whose tokens are gone, told before the step that may use them again.
     fn freed(&mut self, _pages: &[PageId]) {}
     /// What crossed the link between the tiers of K/V; `None` where all of it is on the device.

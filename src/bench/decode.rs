@@ -57,7 +57,7 @@ pub struct Speculation {
 pub fn decode(model: Model, options: &EngineOptions, spec: &Spec) -> Result<DecodeReport> {
     let name = model.info.name.clone();
     let sample = Sample::of(&model, options)?;
-    let Loaded { mut llama, limits, device } = load(model.weights, options, sample.as_ref())?;
+    let Loaded { mut llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
     let measured = measure::decode(&mut llama, &limits, spec)?;
     let mut report = report(name, device, options.method.to_string(), spec, &measured);
     let Measured { drafts, drafted, accepted, .. } = measured;

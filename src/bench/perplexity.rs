@@ -54,6 +54,11 @@ pub struct Perplexity {
 }
 
 impl Perplexity {
+    pub fn add(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.nats += other.nats;
+    }
+
     pub fn value(&self) -> f64 {
         (self.nats / self.tokens as f64).exp()
     }
@@ -93,6 +98,21 @@ impl Windows {
         }
         let window = |ids: &[u32]| bos.iter().chain(ids).copied().collect();
         Ok(Self { ids: ids.chunks_exact(own).take(spec.windows).map(window).collect(), score: spec.score })
+    }
+
+    /// Each window alone.
+    pub fn each(&self) -> impl Iterator<Item = Self> + '_ {
+        self.ids.iter().map(|ids| Self { ids: vec![ids.clone()], score: self.score })
+    }
+
+    /// Ids of the first window.
+    pub fn ids(&self) -> &[u32] {
+        self.ids.first().map_or(&[], Vec::as_slice)
+    }
+
+    /// The first scored token of a window.
+    pub fn first(&self) -> usize {
+        self.ids().len() - self.score
     }
 
     /// Scored tokens of all windows.
@@ -181,7 +201,7 @@ pub fn run(
     let windows = Windows::of(text, &model.tokenizer, spec)?;
     let name = model.info.name.clone();
     let sample = Sample::of(&model, options)?;
-    let Loaded { mut llama, limits, device } = load(model.weights, options, sample.as_ref())?;
+    let Loaded { mut llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
     let began = Instant::now();
     let total = windows.tokens();
     let found = measure(&windows, &mut of_llama(&mut llama, &limits), &mut |done| progress(done, total))?;

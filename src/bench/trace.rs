@@ -131,7 +131,7 @@ pub fn replay(
 ) -> Result<Report> {
     let name = model.info.name.clone();
     let sample = Sample::of(&model, options)?;
-    let Loaded { mut llama, limits, device } = load(model.weights, options, sample.as_ref())?;
+    let Loaded { mut llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
     let iterations = recording.iterations(spec);
     let total = iterations.iter().sum();
     let mut sums = Sums::default();

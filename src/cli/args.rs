@@ -430,6 +430,8 @@ pub enum BenchCommand {
     Trace(BenchTraceArgs),
     /// How well the model predicts a text (compare --activations f32 and int8)
     Perplexity(BenchPerplexityArgs),
+    /// K/V offload: bytes over the link and time on a tree, or (--quality) perplexity, method by method
+    Offload(BenchOffloadArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -530,6 +532,49 @@ pub struct BenchPerplexityArgs {
     #[arg(long, default_value_t = 2048, value_name = "N")]
     pub window: usize,
     /// Tokens scored at the end of each window
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    pub score: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchOffloadArgs {
+    /// The text that prompts and windows are taken from: a file, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub text: String,
+    /// Methods, also random (the control) and oracle (exact scores) [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "METHOD")]
+    pub method: Vec<offload::Method>,
+    /// Tokens of the shared prompt
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    pub prompt: usize,
+    /// Branches that share it
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    pub branches: usize,
+    /// Tokens each branch has of its own before the first measured step
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub own: usize,
+    /// Measured steps, after a few in which caches fill
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub steps: usize,
+    /// The device tier, percent of the tree's K/V at the end: partial keys, whole layers and fetched rows together
+    #[arg(long, default_value_t = 20.0, value_name = "PERCENT")]
+    pub budget: f64,
+    /// Measure perplexity over windows of the text instead
+    #[arg(long)]
+    pub quality: bool,
+    /// With --quality: percent of the past that selecting layers attend to
+    #[arg(long, value_delimiter = ',', default_values_t = [5.0, 10.0, 20.0, 50.0], value_name = "PERCENT")]
+    pub shares: Vec<f64>,
+    /// With --quality: infinigen one layer ahead, half a layer ahead, and by the layer's own query
+    #[arg(long)]
+    pub looks: bool,
+    /// With --quality: windows, from the beginning of the text
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub windows: usize,
+    /// With --quality: tokens of a window
+    #[arg(long, default_value_t = 2048, value_name = "N")]
+    pub window: usize,
+    /// With --quality: tokens scored at the end of each window
     #[arg(long, default_value_t = 1024, value_name = "N")]
     pub score: usize,
 }

@@ -39,13 +39,14 @@ pub mod simd;
 use super::attend::AttendWork;
 use super::weight::{Weight, Weights};
 use super::{Device, HeadRow, Shape, Step, Times};
+use crate::base::size::Human;
 use crate::base::{Error, Result};
 use crate::device::tiers::Link;
-use crate::device::speculation::Look;
+use crate::device::speculation::{Fetch, Look};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use arena::{Arena, KvNumber};
 use attend::{Attention, Heads};
-use hot::{Fetch, Hot};
+use hot::Hot;
 use ops::{Epilogue, Ops, Projection, Rows, Wants, lock};
 use pack::Packed;
 use pool::Pool;
@@ -247,9 +248,9 @@ impl CpuDevice {
         ops.project(rows, [Projection { weight: wq, out: &mut guessed[..] }], Epilogue::Store);
         let q = Shared::new(guessed);
         pool.run(n.div_ceil(8), &|task, _| {
-            for row in task * 8..(task * 8 + 8).min(n) {
+            for (row, &position) in positions.iter().enumerate().skip(task * 8).take(8) {
                 // SAFETY: each row is one task's.
-                rope.turn(unsafe { q.slice(row * width..(row + 1) * width) }, positions[row]);
+                rope.turn(unsafe { q.slice(row * width..(row + 1) * width) }, position);
             }
         });
     }
@@ -461,6 +462,24 @@ impl Device for CpuDevice {
 
     fn link(&self) -> Option<Link> {
         self.hot.as_ref().map(Hot::link)
+    }
+
+    fn refetch(&mut self, tier: Option<(u64, Fetch)>, slots: &[Slot]) -> Result<()> {
+        self.hot = None;
+        if let Some((bytes, fetch)) = tier {
+            let least = hot::least_bytes(&fetch, self.arena.pages(), &self.shape, self.options.kv.bytes());
+            if bytes < least {
+                let (bytes, least) = (Human(bytes), Human(least));
+                return Err(Error::limit(format!("a device tier of {bytes} cannot hold the {least} that must be there")));
+            }
+            self.offload(bytes, fetch)?;
+        }
+        let Self { hot, arena, pool, .. } = self;
+        let parallel = |tasks: usize, f: &(dyn Fn(usize) + Sync)| pool.run(tasks, &|task, _| f(task));
+        if let Some(hot) = hot {
+            hot.adopt(slots, arena, &parallel);
+        }
+        Ok(())
     }
 
     fn freed(&mut self, pages: &[PageId]) {

@@ -22,6 +22,11 @@ impl Basis {
     }
 }
 
+/// Bytes of a token's partial keys for one K/V head: a number of eight bits a column, and their scale in float16.
+pub fn partial_token_bytes(columns: usize) -> usize {
+    columns + 2
+}
+
 /// Bases of all layers.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Speculation {
@@ -67,4 +72,14 @@ pub struct Selection {
     pub eviction: Eviction,
     /// Bytes of the device tier that rows may take at most; a percentage is of what whole layers and partial keys leave.
     pub capacity: Option<Size>,
+}
+
+/// What crosses the link for attention.
+pub enum Fetch {
+    /// All pages.
+    Full,
+    /// All pages, in four bits a number (FlexGen's group quantisation).
+    Int4,
+    /// What layers after the first ones select.
+    Selected(Selection),
 }

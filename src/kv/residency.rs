@@ -79,10 +79,6 @@ impl Residency {
         }
     }
 
-    pub fn items(&self) -> usize {
-        self.places.len()
-    }
-
     pub fn frames(&self) -> usize {
         self.frames.len()
     }
@@ -205,7 +201,8 @@ impl Residency {
             Eviction::Newest => self.lists[0].last,
             Eviction::Fifo => {
                 let n = self.frames.len() as u32;
-                let at = (0..n).map(|i| (self.hand + i) % n).find(|&f| !self.frames[f as usize].pinned)?;
+                let may_go = |&f: &u32| !self.frames[f as usize].pinned && self.frames[f as usize].item.is_some();
+                let at = (0..n).map(|i| (self.hand + i) % n).find(may_go)?;
                 self.hand = (at + 1) % n;
                 Some(at)
             }

@@ -17,7 +17,7 @@ use crate::model::llama::Llama;
 use crate::model::prompt::{self, Form, Tail};
 use crate::model::template::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
-use crate::offload;
+use crate::offload::{self, skew::Skew};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
@@ -95,7 +95,7 @@ impl EngineLm {
         let vocab = Arc::new(Vocab::of(&model.tokenizer, model.weights.shape.vocab));
         let checksum = model.checksum()?;
         let sample = Sample::of(&model, options)?;
-        let Loaded { llama, limits, device } = load(model.weights, options, sample.as_ref())?;
+        let Loaded { llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
         let info = Info {
             name: model.info.name.clone(),
             checksum,
@@ -241,7 +241,7 @@ pub fn load(weights: Weights, options: &EngineOptions, sample: Option<&Sample>) 
         Place::Cpu { note } => note.clone(),
         Place::Cuda(_) => None,
     };
-    let llama = place.load(weights, options, sample)?;
+    let (llama, skew) = place.load(weights, options, sample)?;
     let rows = llama.device().step_rows();
     limits.step_rows = options.step_rows.unwrap_or(rows).max(1);
     limits.mixed_rows = options.mixed_rows.unwrap_or(rows / 4).max(1);
@@ -250,7 +250,7 @@ pub fn load(weights: Weights, options: &EngineOptions, sample: Option<&Sample>) 
         device += &format!(", offload {}", options.offload.method);
     }
     let device = note.map_or_else(|| device.clone(), |note| format!("{device} ({note})"));
-    Ok(Loaded { llama, limits, device })
+    Ok(Loaded { llama, limits, device, skew })
 }
 
 /// A model on its device.
@@ -259,6 +259,8 @@ pub struct Loaded {
     pub limits: Limits,
     /// The device, with why a card that is here is not used.
     pub device: String,
+    /// The model's skew, where the offload method wanted it.
+    pub skew: Option<Skew>,
 }
 
 /// What K/V memory is taken: pages, and the bytes of the device tier where that holds fewer.

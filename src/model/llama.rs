@@ -2,7 +2,8 @@
 
 use crate::base::Result;
 use crate::device::{Device, HeadRow, Step};
-use crate::kv::PageId;
+use crate::device::speculation::Fetch;
+use crate::kv::{PageId, Slot};
 
 /// A model on a device.
 pub struct Llama {
@@ -18,6 +19,11 @@ impl Llama {
 
     pub fn device(&self) -> &dyn Device {
         &*self.device
+    }
+
+    /// See [`Device::refetch`].
+    pub fn refetch(&mut self, tier: Option<(u64, Fetch)>, slots: &[Slot]) -> Result<()> {
+        self.device.refetch(tier, slots)
     }
 
     /// Pages whose tokens are gone since the last step.
@@ -60,7 +66,6 @@ mod tests {
     use crate::device::cpu::{Activations, CpuOptions};
     use crate::device::weight::Weights;
     use crate::device::{RopeLayout, Shape};
-    use crate::kv::Slot;
     use candle_core::quantized::GgmlDType;
     use rand::Rng;
     use std::path::PathBuf;

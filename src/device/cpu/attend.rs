@@ -54,7 +54,8 @@ pub enum KvLayer<'a> {
 }
 
 impl KvLayer<'_> {
-    pub fn len(&self) -> usize {
+    /// Numbers of the layer.
+    pub fn numbers(&self) -> usize {
         match self {
             Self::F16(numbers) => numbers.len(),
             Self::F32(numbers) => numbers.len(),
@@ -134,7 +135,7 @@ impl Attention {
     /// Panics where a slice is too short for the work: the caller sized them from the same numbers.
     pub fn run(&mut self, work: &AttendWork, kv: KvLayer<'_>, q: &[f32], out: &mut [f32], parallel: ParallelFor<'_>) {
         let pages = work.pages.iter().max().map_or(0, |&p| p as usize + 1);
-        assert!(kv.len() >= pages * self.heads.page_numbers(), "the arena holds the work's pages");
+        assert!(kv.numbers() >= pages * self.heads.page_numbers(), "the arena holds the work's pages");
         self.begin(work);
         let wave = Wave { units: &work.units, tasks: &work.tasks, kv: Kv::Pages { kv, pages: &work.pages } };
         if self.tasks(work, &wave, q, out, parallel) {

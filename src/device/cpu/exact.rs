@@ -3,6 +3,7 @@
 use super::attend::KvLayer;
 use crate::device::tiers::Run;
 use crate::kv::PAGE_TOKENS;
+use half::slice::HalfFloatSliceExt;
 
 /// `into[token]` = q·k / sqrt(d) for the first `past` tokens of a path, for one query `[d]`.
 pub fn scores(
@@ -15,21 +16,34 @@ pub fn scores(
 ) {
     let d = q.len();
     let scale = 1.0 / (d as f32).sqrt();
+    let mut widened = vec![0f32; PAGE_TOKENS * d];
     for run in runs.iter().take_while(|run| (run.start as usize) < past) {
-        let tokens = (run.len as usize).min(past - run.start as usize);
-        let first = ((run.page as usize * kv_heads + kv_head) * 2 * PAGE_TOKENS
-            + run.start as usize % PAGE_TOKENS)
-            * d;
-        let out = &mut into[run.start as usize..run.start as usize + tokens];
-        for (i, out) in out.iter_mut().enumerate() {
-            let key = first + i * d..first + (i + 1) * d;
-            let sum: f32 = match cold {
-                KvLayer::F16(numbers) => numbers[key].iter().zip(q).map(|(k, q)| k.to_f32() * q).sum(),
-                KvLayer::F32(numbers) => numbers[key].iter().zip(q).map(|(k, q)| k * q).sum(),
-            };
-            *out = sum * scale;
+        let (start, len) = (run.start as usize, (run.len as usize).min(past - run.start as usize));
+        let first = ((run.page as usize * kv_heads + kv_head) * 2 * PAGE_TOKENS + start % PAGE_TOKENS) * d;
+        let keys = match cold {
+            KvLayer::F16(numbers) => {
+                numbers[first..first + len * d].convert_to_f32_slice(&mut widened[..len * d]);
+                &widened[..len * d]
+            }
+            KvLayer::F32(numbers) => &numbers[first..first + len * d],
+        };
+        for (out, key) in into[start..start + len].iter_mut().zip(keys.chunks_exact(d)) {
+            *out = dot(key, q) * scale;
         }
     }
+}
+
+/// A sum in eight chains, so that it can be done eight numbers at a time.
+pub fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0f32; 8];
+    let (a, b) = (a.chunks_exact(8), b.chunks_exact(8));
+    let rest: f32 = a.remainder().iter().zip(b.remainder()).map(|(a, b)| a * b).sum();
+    for (a, b) in a.zip(b) {
+        for (sum, (a, b)) in sums.iter_mut().zip(a.iter().zip(b)) {
+            *sum += a * b;
+        }
+    }
+    sums.iter().sum::<f32>() + rest
 }
 
 /// Turns scores into weights that sum to 1.

@@ -11,27 +11,18 @@ use super::selecting::{self, Layer, Selecting};
 use crate::base::Result;
 use crate::device::Shape;
 use crate::device::attend::AttendWork;
-use crate::device::speculation::{Look, Selection};
+use crate::device::speculation::{Fetch, Look};
 use crate::device::tiers::{LEAST_PAGES, Link, Waves, page_entries};
 use crate::kv::residency::{Eviction, Pinned, Residency};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
-
-/// What crosses the link for attention.
-pub enum Fetch {
-    /// All pages.
-    Full,
-    /// All pages, in four bits a number (FlexGen's group quantisation).
-    Int4,
-    /// What layers after the first ones select.
-    Selected(Selection),
-}
 
 pub struct Hot {
     arena: Arena,
     residency: Residency,
     int4: bool,
-    /// Pages of the cold arena.
+    /// Pages and layers of the cold arena.
     pages: usize,
+    layers: usize,
     waves: Waves,
     /// For each page entry of the work its frame; set for the wave that runs.
     frames: Vec<u32>,
@@ -88,6 +79,7 @@ impl Hot {
             residency,
             int4,
             pages: cold.pages(),
+            layers: cold.layers(),
             waves: Waves::default(),
             frames: Vec::new(),
             selecting,
@@ -119,11 +111,14 @@ impl Hot {
     }
 
     fn whole_layers(&self) -> usize {
-        self.selecting.as_ref().map_or(usize::MAX, Selecting::whole_layers).min(self.arena_layers())
+        self.selecting.as_ref().map_or(self.layers, Selecting::whole_layers)
     }
 
-    fn arena_layers(&self) -> usize {
-        if self.pages == 0 { 0 } else { self.residency.items() / self.pages }
+    /// Tokens that the host tier has already are known from now on.
+    pub fn adopt(&mut self, slots: &[Slot], cold: &Arena, parallel: ParallelFor<'_>) {
+        if let Some(selecting) = &mut self.selecting {
+            selecting.adopt(slots, cold, parallel);
+        }
     }
 
     /// Groups a step's work.

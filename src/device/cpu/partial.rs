@@ -4,10 +4,11 @@
 //! Layout `[layer][page][kv_head][16][columns]` in int8 with a scale a token and head: half of what float16 would take,
 //! with an error far below that of leaving the other columns out.
 
+use super::attend::ParallelFor;
 use super::input::grow;
 use super::shared::Shared;
 use crate::base::lazy::Lazy;
-use crate::device::speculation::{Basis, Speculation};
+use crate::device::speculation::{Basis, Speculation, partial_token_bytes};
 use crate::kv::{PAGE_TOKENS, Slot};
 use half::f16;
 
@@ -25,7 +26,7 @@ pub struct PartialKeys {
 
 /// Bytes of a page's partial keys in one layer.
 pub fn page_bytes(kv_heads: usize, columns: usize) -> usize {
-    kv_heads * PAGE_TOKENS * (columns + size_of::<f16>())
+    kv_heads * PAGE_TOKENS * partial_token_bytes(columns)
 }
 
 impl PartialKeys {
@@ -43,7 +44,7 @@ impl PartialKeys {
     }
 
     /// Keeps the columns of keys `k [rows][kv_heads · d]` (after RoPE) at their slots.
-    pub fn put(&mut self, layer: usize, slots: &[Slot], k: &[f32], parallel: &dyn Fn(usize, &(dyn Fn(usize) + Sync))) {
+    pub fn put(&mut self, layer: usize, slots: &[Slot], k: &[f32], parallel: ParallelFor<'_>) {
         let (d, c) = (self.head_size, self.columns);
         let places: Vec<usize> = slots.iter().map(|s| self.token(layer, s.page.0 as usize, 0)).collect();
         let basis = &self.layers[layer - self.first];

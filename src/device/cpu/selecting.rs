@@ -13,11 +13,12 @@ use super::rows::{Place, RowFrames};
 use super::shared::Shared;
 use crate::device::Shape;
 use crate::device::attend::{AttendWork, Piece, Unit, WINDOW};
-use crate::device::picks::{Asked, Picks, Room, pick, pick_all};
+use crate::device::picks::{Asked, Picks, Room, pick_all};
 use crate::device::speculation::{Look, Selection, Source};
 use crate::device::tiers::{Link, Paths, Waves};
 use crate::kv::residency::Pinned;
 use crate::kv::{PAGE_TOKENS, Slot};
+use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
 
 pub struct Selecting {
@@ -84,6 +85,25 @@ impl Selecting {
     }
 
     /// Whether the queries of `layer` are wanted before it, and when.
+    /// Keeps partial keys of tokens that the host tier has already.
+    pub fn adopt(&mut self, slots: &[Slot], cold: &Arena, parallel: ParallelFor<'_>) {
+        let Some(partial) = &mut self.partial else { return };
+        let (d, n) = (self.head_size, slots.len() * self.kv_heads);
+        let mut keys = vec![0f32; n * d];
+        for layer in self.selection.whole_layers..self.layers {
+            for (i, key) in keys.chunks_exact_mut(d).enumerate() {
+                let (slot, kv_head) = (slots[i / self.kv_heads], i % self.kv_heads);
+                let run = (slot.page.0 as usize * self.kv_heads + kv_head) * 2 * PAGE_TOKENS;
+                let from = (run + slot.offset as usize) * d;
+                match cold.layer(layer) {
+                    KvLayer::F16(numbers) => numbers[from..from + d].convert_to_f32_slice(key),
+                    KvLayer::F32(numbers) => key.copy_from_slice(&numbers[from..from + d]),
+                }
+            }
+            partial.put(layer, slots, &keys, parallel);
+        }
+    }
+
     pub fn look(&self, layer: usize) -> Look {
         match self.selection.source {
             Source::Partial(_, look) if layer >= self.selection.whole_layers && layer < self.layers => look,
@@ -182,21 +202,21 @@ impl Selecting {
     fn choose(&mut self, at: &Layer<'_>, parallel: ParallelFor<'_>) {
         self.picks.shape(&at.work.positions, self.kv_heads);
         if let Some(heavy) = &mut self.heavy {
-            let (group, d, kv_heads) = (self.heads / self.kv_heads, self.head_size, self.kv_heads);
+            let (group, kv_heads, selects) = (self.heads / self.kv_heads, self.kv_heads, &self.selects);
             let (first, words) = self.picks.parts();
-            let mut kept = Vec::new();
-            for (row, &selects) in self.selects.iter().enumerate() {
-                let words = &mut words[first[row]..first[row + 1]];
-                for kv_head in 0..kv_heads {
-                    let q = (at.work.order[row] as usize * kv_heads + kv_head) * group * d;
-                    let (queries, position) = (&at.q[q..q + group * d], at.work.positions[row]);
-                    let path = (&self.paths, row, kv_head);
-                    heavy.attend((at.layer, at.cold), path, (position, selects), queries, &mut kept);
-                    kept.iter().for_each(|&token| pick(words, kv_heads, kv_head, token as usize));
+            let words = Shared::new(words);
+            let tell = |row: usize, kv_head: usize, tokens: &[u32]| {
+                for &token in tokens {
+                    let word = first[row] + token as usize / WINDOW * kv_heads + kv_head;
+                    // SAFETY: a head's words are one task's.
+                    let word = unsafe { words.slice(word..word + 1) };
+                    word[0] |= 1 << (token as usize % WINDOW);
                 }
-                if !selects {
-                    pick_all(words, kv_heads, at.work.positions[row]);
-                }
+            };
+            heavy.attend(at, (&self.paths, selects), group, &tell, parallel);
+            let (first, words) = self.picks.parts();
+            for (row, _) in self.selects.iter().enumerate().filter(|(_, selects)| !**selects) {
+                pick_all(&mut words[first[row]..first[row + 1]], kv_heads, at.work.positions[row]);
             }
             return;
         }

@@ -6,6 +6,7 @@
 use crate::attention::Planner;
 use crate::base::{Error, Result};
 use crate::device::attend::Io;
+use crate::device::tiers::Link;
 use crate::device::{HeadRow, Step, Times};
 use crate::engine::Limits;
 use crate::engine::batch::Batch;
@@ -49,7 +50,12 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub fn new(llama: &'a mut Llama, limits: &Limits) -> Self {
-        let mut tree = TokenTree::new(llama.device().pages());
+        let tree = TokenTree::new(llama.device().pages());
+        Self::with_tree(llama, limits, tree)
+    }
+
+    /// Goes on with a tree whose K/V the model's device has.
+    pub fn with_tree(llama: &'a mut Llama, limits: &Limits, mut tree: TokenTree) -> Self {
         if llama.device().link().is_some() {
             tree.log_freed();
         }
@@ -116,6 +122,11 @@ impl<'a> Run<'a> {
     /// Tokens and rows that attention moved in the last step, for one layer.
     pub fn io(&self) -> Io {
         self.io
+    }
+
+    /// What crossed the link between the tiers of K/V so far; `None` where all of it is on the device.
+    pub fn link(&self) -> Option<Link> {
+        self.llama.device().link()
     }
 
     /// K/V bytes that attention read in the last step, over all layers.

@@ -13,7 +13,7 @@ use crate::device::cuda::step::{self, CudaDevice, CudaOptions};
 use crate::device::weight::Weights;
 use crate::device::{Device, Shape};
 use crate::model::llama::Llama;
-use crate::offload;
+use crate::offload::{self, skew::Skew};
 
 /// K/V tokens that the default budget of a card holds at most.
 const CARD_TOKENS: u64 = 262_144;
@@ -53,8 +53,9 @@ impl Place {
     }
 
     /// Puts the weights there, with as many K/V pages as the budget holds. Too little memory is refused first.
-    pub fn load(self, weights: Weights, options: &EngineOptions, sample: Option<&Sample>) -> Result<Llama> {
+    pub fn load(self, weights: Weights, options: &EngineOptions, sample: Option<&Sample>) -> Result<(Llama, Option<Skew>)> {
         let layers = weights.shape.layers;
+        let mut skew = None;
         let device: Box<dyn Device> = match self {
             Self::Cpu { .. } => {
                 let Room { pages, device_bytes } = room(&weights, options, free_ram())?;
@@ -70,7 +71,7 @@ impl Place {
                     },
                 )?;
                 if let Some(bytes) = device_bytes {
-                    let skew = sample.map(|sample| sample.skew(&mut device, &shape)).transpose()?;
+                    skew = sample.map(|sample| sample.skew(&mut device, &shape)).transpose()?;
                     let fetch = options.offload.fetch(skew.as_ref(), shape.layers)?;
                     check_least(bytes, least_bytes(&fetch, pages, &shape, options.kv.bytes()), pages)?;
                     device.offload(bytes, fetch)?;
@@ -90,7 +91,7 @@ impl Place {
                 Box::new(CudaDevice::new(gpu, weights, CudaOptions { pages, planning })?)
             }
         };
-        Ok(Llama::new(device, layers))
+        Ok((Llama::new(device, layers), skew))
     }
 }
 

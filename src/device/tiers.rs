@@ -164,11 +164,6 @@ impl Paths {
     pub fn row(&self, row: usize) -> &[Run] {
         &self.runs[self.first[row]..self.first[row + 1]]
     }
-
-    /// Positions and pages of a row's tokens.
-    pub fn tokens(&self, row: usize) -> impl Iterator<Item = (u32, u32)> + '_ {
-        self.row(row).iter().flat_map(|run| (run.start..run.start + run.len).map(|t| (t, run.page)))
-    }
 }
 
 #[cfg(test)]

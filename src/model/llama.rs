@@ -55,6 +55,9 @@ impl Llama {
 }
 
 #[cfg(test)]
+mod offloaded;
+
+#[cfg(test)]
 mod tests {
     use super::super::reference::{self, Session, random_weights, read_folder, read_gguf, small_shape};
     use super::*;

@@ -28,6 +28,8 @@ mod chain;
 pub mod kernels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(test)]
+mod picked;
 mod portable;
 mod unit;
 

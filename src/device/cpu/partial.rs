@@ -1,14 +1,15 @@
 //! Partial keys: of every token's key a few columns of a skewed basis, kept on the device to guess attention scores by.
 //!
 //! With an orthogonal `A`, `(qA)·(kA) = q·k`; the columns of `A` in which queries and keys are large carry most of it.
-//! Layout `[layer][page][kv_head][16][columns]` in int8 with a scale a token and head: half of what float16 would take,
-//! with an error far below that of leaving the other columns out.
+//! Layout `[layer][page][kv_head][columns][16]` in int8 with a scale a token and head: half of what float16 would take,
+//! with an error far below that of leaving the other columns out; a page's tokens are scored side by side.
 
 use super::attend::ParallelFor;
 use super::input::grow;
 use super::shared::Shared;
 use crate::base::lazy::Lazy;
 use crate::device::speculation::{Basis, Speculation, partial_token_bytes};
+use crate::device::tiers::Run;
 use crate::kv::{PAGE_TOKENS, Slot};
 use half::f16;
 
@@ -60,9 +61,15 @@ impl PartialKeys {
                     let scale = f16::from_f32(most / 127.0);
                     let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
                     // SAFETY: no slot is given twice, so every token of a head is one task's.
-                    let (codes, scales) = unsafe { (codes.slice(at * c..(at + 1) * c), scales.slice(at..at + 1)) };
-                    scales[0] = scale;
-                    codes.iter_mut().zip(&numbers).for_each(|(code, n)| *code = (n * inverse).round() as i8);
+                    let own = unsafe { scales.slice(at..at + 1) };
+                    own[0] = scale;
+                    let first = at / PAGE_TOKENS * PAGE_TOKENS * c + at % PAGE_TOKENS;
+                    for (column, n) in numbers.iter().enumerate() {
+                        let at = first + column * PAGE_TOKENS;
+                        // SAFETY: as above.
+                        let own = unsafe { codes.slice(at..at + 1) };
+                        own[0] = (n * inverse).round() as i8;
+                    }
                 }
             }
         });
@@ -74,11 +81,68 @@ impl PartialKeys {
         self.layers[layer - self.first].project(kv_head, q, &mut into[..self.columns]);
     }
 
-    /// Expected score, not yet scaled, of a query's columns with a token's.
-    pub fn score(&self, layer: usize, page: usize, kv_head: usize, offset: usize, query: &[f32]) -> f32 {
-        let (at, c) = (self.token(layer, page, kv_head) + offset, self.columns);
-        let codes = &self.codes[at * c..(at + 1) * c];
-        let sum: f32 = codes.iter().zip(query).map(|(&code, q)| f32::from(code) * q).sum();
-        sum * self.scales[at].to_f32()
+    /// Expected scores of a query's columns with the first `past` tokens of a path.
+    pub fn scores(&self, layer: usize, kv_head: usize, runs: &[Run], past: usize, query: &[f32], into: &mut [f32]) {
+        for run in runs.iter().take_while(|run| (run.start as usize) < past) {
+            let (start, len) = (run.start as usize, (run.len as usize).min(past - run.start as usize));
+            let (at, offset) = (self.token(layer, run.page as usize, kv_head), start % PAGE_TOKENS);
+            let codes = &self.codes[at * self.columns..(at + PAGE_TOKENS) * self.columns];
+            let mut sums = [0f32; PAGE_TOKENS];
+            for (codes, q) in codes.chunks_exact(PAGE_TOKENS).zip(query) {
+                for (sum, &code) in sums.iter_mut().zip(codes) {
+                    *sum += f32::from(code) * q;
+                }
+            }
+            let scales = &self.scales[at + offset..at + offset + len];
+            for ((into, sum), scale) in into[start..start + len].iter_mut().zip(&sums[offset..]).zip(scales) {
+                *into = sum * scale.to_f32();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::stream;
+    use crate::device::cpu::attend::serial;
+    use crate::kv::PageId;
+    use rand::Rng;
+
+    #[test]
+    fn scores_are_products_of_the_columns_up_to_the_rounding_of_eight_bits() {
+        let (kv_heads, d, columns, pages) = (2, 16, 5, 6);
+        let mut random = stream(2, "partial keys", &[]);
+        let mut numbers = |n: usize| -> Vec<f32> { (0..n).map(|_| random.random_range(-1.0..1.0)).collect() };
+        let basis = || Basis { columns, numbers: vec![] };
+        let mut layers = vec![basis(); 3];
+        layers.iter_mut().for_each(|l| l.numbers = numbers(kv_heads * columns * d));
+        let speculation = Speculation { whole_layers: 1, columns, layers };
+        let mut partial = PartialKeys::new(&speculation, pages, kv_heads, d);
+        // 40 tokens in pages 4, 1 and 5; then the same places again with other keys for some.
+        let slot = |t: usize| Slot { page: PageId([4, 1, 5][t / 16]), offset: (t % 16) as u8 };
+        let slots: Vec<Slot> = (0..40).map(slot).collect();
+        let mut keys = numbers(40 * kv_heads * d);
+        partial.put(2, &slots, &keys, &serial);
+        let newer = numbers(7 * kv_heads * d);
+        keys[9 * kv_heads * d..16 * kv_heads * d].copy_from_slice(&newer);
+        partial.put(2, &slots[9..16], &newer, &serial);
+        let runs: Vec<Run> = [(0, 16, 4), (16, 3, 1), (19, 13, 1), (32, 8, 5)]
+            .map(|(start, len, page)| Run { start, len, page })
+            .to_vec();
+        for kv_head in 0..kv_heads {
+            let q = numbers(d);
+            let (mut query, mut scores) = (Vec::new(), vec![f32::NAN; 38]);
+            partial.query(2, kv_head, &q, &mut query);
+            partial.scores(2, kv_head, &runs, 38, &query, &mut scores);
+            for (t, score) in scores.iter().enumerate() {
+                let mut key = vec![0.0; columns];
+                speculation.layers[2].project(kv_head, &keys[(t * kv_heads + kv_head) * d..][..d], &mut key);
+                let exact: f32 = key.iter().zip(&query).map(|(a, b)| a * b).sum();
+                let most = key.iter().fold(0f32, |a, b| a.max(b.abs()));
+                let bound = query.iter().map(|q| q.abs()).sum::<f32>() * most / 200.0 + 1e-5;
+                assert!((score - exact).abs() <= bound, "head {kv_head}, token {t}: {score}, not {exact}");
+            }
+        }
     }
 }

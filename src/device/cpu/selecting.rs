@@ -252,10 +252,7 @@ impl Selecting {
                     partial.query(at.layer, kv_head, q, &mut columns);
                     let scale = 1.0 / (d as f32).sqrt();
                     columns.iter_mut().for_each(|c| *c *= scale);
-                    for (token, page) in self.paths.tokens(row).take(past) {
-                        let offset = token as usize % PAGE_TOKENS;
-                        into[token as usize] = partial.score(at.layer, page as usize, kv_head, offset, &columns);
-                    }
+                    partial.scores(at.layer, kv_head, self.paths.row(row), past, &columns, into);
                 }
                 None => {
                     exact::scores(at.cold, (self.kv_heads, kv_head), self.paths.row(row), past, q, into);

@@ -121,7 +121,7 @@ impl Default for Options {
         Self {
             method: Method::None,
             alpha: 4.0,
-            ratio: 0.3,
+            ratio: 0.6,
             max_fetch: 0.2,
             capacity: None,
             eviction: Eviction::Counter,
@@ -141,7 +141,7 @@ impl Options {
             return refuse("alpha", f64::from(self.alpha), "give a number above 0, or inf");
         }
         if !(self.ratio > 0.0 && self.ratio <= 1.0) {
-            return refuse("ratio", self.ratio, "give a share above 0 and up to 1, such as 0.3");
+            return refuse("ratio", self.ratio, "give a share above 0 and up to 1, such as 0.6");
         }
         if !(self.max_fetch > 0.0 && self.max_fetch <= 1.0) {
             return refuse("max-fetch", f64::from(self.max_fetch), "give a share above 0 and up to 1, such as 0.2");
@@ -164,7 +164,7 @@ impl Options {
             Method::Oracle => plain(Source::Exact, false),
             Method::Infinigen | Method::InfinigenTree => {
                 let skew = skew.ok_or_else(|| Error::fault("the model was not skewed"))?;
-                let speculation = skew.speculation(self.ratio, self.look, self.whole_layers);
+                let speculation = skew.speculation(self.ratio, self.whole_layers);
                 let (whole_layers, share) = (speculation.whole_layers, self.method == Method::InfinigenTree);
                 if self.look != Look::Same && whole_layers == 0 {
                     return Err(Error::input(

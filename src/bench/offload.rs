@@ -85,13 +85,13 @@ impl Bench {
     }
 
     /// Layers that all methods which select read whole, so that they are compared over the same ones.
-    fn whole_layers(&self, look: Look) -> usize {
-        self.options.whole_layers.unwrap_or_else(|| self.skew.whole_layers(look))
+    fn whole_layers(&self) -> usize {
+        self.options.whole_layers.unwrap_or_else(|| self.skew.whole_layers())
     }
 
     fn fetch(&self, case: Case, options: Options) -> Result<Fetch> {
         let Case { method, look } = case;
-        let whole_layers = Some(self.whole_layers(look));
+        let whole_layers = Some(self.whole_layers());
         Options { method, look, whole_layers, ..options }.fetch(Some(&self.skew), self.layers)
     }
 }

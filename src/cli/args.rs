@@ -110,7 +110,7 @@ pub struct OffloadArgs {
     #[arg(long, global = true, default_value_t = 4.0, value_name = "X")]
     pub offload_alpha: f32,
     /// Share of a key's columns that scores are guessed by
-    #[arg(long, global = true, default_value_t = 0.3, value_name = "X")]
+    #[arg(long, global = true, default_value_t = 0.6, value_name = "X")]
     pub offload_ratio: f64,
     /// Share of its path that a token may fetch in a layer
     #[arg(long, global = true, default_value_t = 0.2, value_name = "X")]

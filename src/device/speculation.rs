@@ -22,9 +22,9 @@ impl Basis {
     }
 }
 
-/// Bytes of a token's partial keys for one K/V head: a number of eight bits a column, and their scale in float16.
+/// Bytes of a token's partial keys for one K/V head: a number of four bits a column, and their scale in float16.
 pub fn partial_token_bytes(columns: usize) -> usize {
-    columns + 2
+    columns.div_ceil(2) + 2
 }
 
 /// Bases of all layers.

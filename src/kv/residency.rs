@@ -4,7 +4,8 @@
 //! for others, in an order that the [`Eviction`] gives. Everything is constant time but `halve` (counter), which comes
 //! once every few uses of the most used item, and passing pinned frames (FIFO), which a release pays for.
 
-/// Who goes first. The counter is InfiniGen's: a use adds one, and a saturated counter halves all.
+/// Who goes first. The counter is InfiniGen's: a use adds one, and a saturated counter halves all. It belongs to the item,
+/// wherever that is, so that what is wanted often but never stays long enough to be found again gets a frame in the end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Eviction {
     #[default]
@@ -22,7 +23,6 @@ const MOST_USES: u8 = 15;
 #[derive(Debug, Clone, Copy, Default)]
 struct Frame {
     item: Option<u32>,
-    uses: u8,
     pinned: bool,
     /// It was here when it was pinned.
     found: bool,
@@ -53,6 +53,8 @@ pub struct Residency {
     frames: Vec<Frame>,
     /// Frame of each item, plus 1; 0 where it has none. Zeroed memory that nobody touches takes none.
     places: Vec<u32>,
+    /// Uses of each item, for the counter.
+    uses: Vec<u8>,
     /// Frames that may go, by uses (others than the counter use list 0), in order of release.
     lists: [List; MOST_USES as usize + 1],
     free: Vec<u32>,
@@ -71,6 +73,7 @@ impl Residency {
             eviction,
             frames: vec![Frame::default(); frames as usize],
             places: vec![0; items],
+            uses: vec![0; items],
             lists: [List::default(); MOST_USES as usize + 1],
             free: (0..frames).rev().collect(),
             limit: frames as usize,
@@ -168,23 +171,28 @@ impl Residency {
 
     /// Frees the frame of an item that is gone; true where it had one.
     pub fn give(&mut self, item: u32) -> bool {
-        let Some(frame) = self.find(item) else { return false };
+        let Some(frame) = self.find(item) else {
+            self.uses[item as usize] = 0;
+            return false;
+        };
         if !std::mem::take(&mut self.frames[frame as usize].pinned) {
             self.unlink(frame);
         }
         self.forget(frame);
         self.free.push(frame);
+        self.uses[item as usize] = 0;
         true
     }
 
     fn use_once(&mut self, frame: u32) {
-        let f = &mut self.frames[frame as usize];
-        f.pinned = true;
-        f.uses += 1;
-        let saturated = f.uses == MOST_USES;
+        self.frames[frame as usize].pinned = true;
         self.pinned.push(frame);
-        if saturated {
-            self.halve();
+        if let (Eviction::Counter, Some(item)) = (self.eviction, self.frames[frame as usize].item) {
+            let uses = &mut self.uses[item as usize];
+            *uses += 1;
+            if *uses == MOST_USES {
+                self.halve();
+            }
         }
     }
 
@@ -210,7 +218,7 @@ impl Residency {
     }
 
     fn list(&self, frame: u32) -> usize {
-        if self.eviction == Eviction::Counter { usize::from(self.frames[frame as usize].uses) } else { 0 }
+        self.frames[frame as usize].item.map_or(0, |item| usize::from(self.uses[item as usize]))
     }
 
     /// Puts a frame at the end of its list; where the newest go first, what was here before goes to the beginning.
@@ -258,9 +266,7 @@ impl Residency {
                 at = self.frames[frame as usize].after;
             }
         }
-        for frame in &mut self.frames {
-            frame.uses /= 2;
-        }
+        self.uses.iter_mut().for_each(|uses| *uses /= 2);
         for frame in order {
             self.append(frame);
         }
@@ -325,6 +331,8 @@ mod tests {
             let hits: Vec<u8> = found(eviction, 2, items).into_iter().map(u8::from).collect();
             assert_eq!(hits, expected, "{eviction:?} {items:?}");
         };
+        // 2 and 3 push each other out until their uses count as much as those of 1, which goes then.
+        check(Eviction::Counter, &[1, 1, 2, 3, 2, 3, 2, 2, 3, 2], &[0, 1, 0, 0, 0, 0, 1, 1, 1, 1]);
         // 1 is used twice, then 3 wants a frame.
         check(Eviction::Counter, &[1, 1, 2, 3, 1, 2], &[0, 1, 0, 0, 1, 0]);
         check(Eviction::Lru, &[1, 2, 1, 3, 1, 2], &[0, 0, 1, 0, 1, 0]);

@@ -11,7 +11,7 @@
 use super::select::Select;
 use crate::base::{Error, Result};
 use crate::device::picks::{Asked, Choose, Room, windows};
-use crate::device::speculation::{Basis, Look, Speculation};
+use crate::device::speculation::{Basis, Speculation};
 use linfa_linalg::svd::{SVD, SvdSort};
 use ndarray::ArrayView2;
 
@@ -24,7 +24,7 @@ const MEASURED: (f32, f64) = (0.1, 0.3);
 const MEASURE_EVERY: usize = 8;
 
 /// A guess that keeps less of the best tokens' weight than this is not worth it in one of the first layers.
-const GOOD_GUESS: f64 = 0.85;
+const GOOD_GUESS: f64 = 0.75;
 
 /// The share of the layers that may be whole at most, by choice of the measure.
 const MOST_WHOLE: usize = 6;
@@ -95,22 +95,21 @@ impl LayerSkew {
 
 impl Skew {
     /// The bases with `ratio` of the columns; `whole_layers` as given or measured.
-    pub fn speculation(&self, ratio: f64, look: Look, whole_layers: Option<usize>) -> Speculation {
+    pub fn speculation(&self, ratio: f64, whole_layers: Option<usize>) -> Speculation {
         let columns = columns_of(ratio, self.head_size);
         Speculation {
-            whole_layers: whole_layers.unwrap_or_else(|| self.whole_layers(look)),
+            whole_layers: whole_layers.unwrap_or_else(|| self.whole_layers()),
             columns,
             layers: self.layers.iter().map(|l| l.basis(self.kv_heads, self.head_size, columns)).collect(),
         }
     }
 
-    /// The first layers up to the last of a beginning that is guessed badly. The first layer has none before it to be
-    /// guessed from.
-    pub fn whole_layers(&self, look: Look) -> usize {
+    /// The first layers up to the last of a beginning that is guessed badly a layer ahead; at least the first, which has
+    /// none before it.
+    pub fn whole_layers(&self) -> usize {
         let most = (self.layers.len() / MOST_WHOLE).max(1).min(self.layers.len() - 1);
-        let good = |l: &LayerSkew| f64::from(if look == Look::Same { l.same } else { l.ahead }) >= GOOD_GUESS;
-        let bad = self.layers[..most].iter().rposition(|l| !good(l)).map_or(0, |last| last + 1);
-        bad.max(usize::from(look != Look::Same))
+        let bad = |l: &LayerSkew| f64::from(l.ahead) < GOOD_GUESS;
+        self.layers[..most].iter().rposition(bad).map_or(0, |last| last + 1)
     }
 }
 
@@ -242,12 +241,12 @@ mod tests {
         let other: Vec<f32> = q.iter().rev().copied().collect();
         let of = |guess: &[f32]| LayerSkew::of(&Sampled { heads: 4, kv_heads: 2, head_size: d, q: &q, guess, k: &k });
         let (good, bad) = (of(&q).unwrap(), of(&other).unwrap());
-        assert!(good.ahead > 0.99 && bad.ahead < 0.8, "{} {}", good.ahead, bad.ahead);
+        assert!(good.ahead > 0.99 && bad.ahead < 0.75, "{} {}", good.ahead, bad.ahead);
         let layers = [vec![bad.clone(); 2], vec![good; 20], vec![bad; 2]].concat();
         let skew = Skew { kv_heads: 2, head_size: d, layers };
-        assert_eq!((skew.whole_layers(Look::Ahead), skew.whole_layers(Look::Same)), (2, 0));
-        let speculation = skew.speculation(0.25, Look::Ahead, None);
+        assert_eq!(skew.whole_layers(), 2);
+        let speculation = skew.speculation(0.25, None);
         assert_eq!((speculation.columns, speculation.whole_layers, speculation.layers.len()), (4, 2, 24));
-        assert_eq!(skew.speculation(0.001, Look::Same, Some(5)).whole_layers, 5);
+        assert_eq!(skew.speculation(0.001, Some(5)).whole_layers, 5);
     }
 }

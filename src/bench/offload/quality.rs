@@ -78,7 +78,7 @@ pub fn run(
     let mut bench = Bench::load(model, options, pages)?;
     let mut configs = Vec::new();
     for &case in &spec.methods {
-        let whole_layers = if case.method.selects() { bench.whole_layers(case.look) } else { bench.layers };
+        let whole_layers = if case.method.selects() { bench.whole_layers() } else { bench.layers };
         let shares: &[f64] = if case.method.selects() { &spec.shares } else { &[1.0] };
         configs.extend(shares.iter().map(|&share| Config {
             case,

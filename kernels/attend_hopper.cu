@@ -6,7 +6,7 @@
 // taller one gives 64 rows to each warpgroup, for every tile. Products take K and V straight from shared memory: S = Q K^T
 // with Q there too, O += P V with P in registers.
 //
-// Grid: ctas * kv_heads blocks of 288 threads, all resident at once (cooperative launch). Shared memory: Shared<D>::BYTES.
+// Grid: ctas * kv_heads blocks of 288 threads, all resident at once (a cooperative launch, or a grid of at most one block a multiprocessor). Shared memory: Shared<D>::BYTES.
 // Bytes read: groups of 16 tokens are copied whole, so a group's tokens that no row sees are read too.
 #include "plan.cuh"
 
@@ -338,7 +338,9 @@ __device__ __forceinline__ void attend(const Args& a, const Maps& maps) {
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
+    next_may_begin();
     __syncthreads();
+    after_previous();
     // Registers go where they are needed: 40 for the copying warpgroup, 232 for the others.
     if (threadIdx.x >= 256) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");

@@ -41,7 +41,12 @@ for type in F16 Bf16; do
 done
 for source in product step; do  # not of the attention kernels' sources: a hash of their own
   hash=$(own_hash "$source.cu")
-  compile "$source.cu" 80 "${source}_f16" -DKERNEL_TYPE=F16
-  compile "$source.cu" 80 "${source}_bf16" -DKERNEL_TYPE=Bf16
+  for target in 80 90; do  # launches overlap from 90 on
+    suffix=; [ $target = 80 ] || suffix=_$target
+    compile "$source.cu" $target "${source}_f16$suffix" -DKERNEL_TYPE=F16
+    compile "$source.cu" $target "${source}_bf16$suffix" -DKERNEL_TYPE=Bf16
+  done
 done
+hash=$(own_hash head.cu)
+compile head.cu 80 head
 ls -l ptx

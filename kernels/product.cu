@@ -6,7 +6,7 @@
 //
 // Parallel over: (x tile, W tile, split of the columns). Bytes read: W once a column of x tiles, x once a row of W tiles.
 // Shared memory: STAGES of (W tile, x tile) by 64 columns, filled by asynchronous copies; 16-byte pieces are swizzled
-// against bank conflicts. Rows and columns past the end are zeros and are not written. cols is a multiple of 8.
+// against bank conflicts. The first stages' weights are asked for while the launch before still runs. Rows and columns past the end are zeros and are not written. cols is a multiple of 8.
 //
 // Kinds of result:
 //   partial: part[split][n][rows] in float32; the reader adds the splits, in order.
@@ -42,7 +42,7 @@ __device__ __forceinline__ void product(const Product& a) {
     const u32 first = blockIdx.z * a.split;
     const u32 end = first + a.split < stages ? first + a.split : stages;
 
-    auto fetch = [&](u32 s) {
+    auto fetch_w = [&](u32 s) {
         const u32 to = base + (s - first) % STAGES * STAGE;
 #pragma unroll
         for (int i = 0; i < BM * 8 / THREADS; i++) {
@@ -50,6 +50,9 @@ __device__ __forceinline__ void product(const Product& a) {
             const bool real = m0 + row < a.rows && column < a.cols;
             copy_weights(to + row * 128 + ((piece ^ (row & 7)) << 4), a.w + (real ? (u64)(m0 + row) * a.cols + column : 0), real ? 16 : 0);
         }
+    };
+    auto fetch_x = [&](u32 s) {
+        const u32 to = base + (s - first) % STAGES * STAGE;
 #pragma unroll
         for (int i = 0; i < BN * 8 / THREADS; i++) {
             const u32 at = threadIdx.x + i * THREADS, row = at / 8, piece = at % 8, column = s * DEPTH + piece * 8;
@@ -66,9 +69,14 @@ __device__ __forceinline__ void product(const Product& a) {
 #pragma unroll
             for (int e = 0; e < 4; e++) d[m][n][e] = 0.0f;
 
+    next_may_begin();
+#pragma unroll
+    for (int s = 0; s < STAGES - 1; s++)
+        if (first + s < end) fetch_w(first + s);
+    after_previous();
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
-        if (first + s < end) fetch(first + s);
+        if (first + s < end) fetch_x(first + s);
         copy_commit();
     }
     const u32 w_row = wm * MT * 16 + lane % 16, w_piece = lane / 16;
@@ -76,7 +84,10 @@ __device__ __forceinline__ void product(const Product& a) {
     for (u32 s = first; s < end; s++) {
         copy_wait<STAGES - 2>();
         __syncthreads();
-        if (s + STAGES - 1 < end) fetch(s + STAGES - 1);
+        if (s + STAGES - 1 < end) {
+            fetch_w(s + STAGES - 1);
+            fetch_x(s + STAGES - 1);
+        }
         copy_commit();
         const u32 from = base + (s - first) % STAGES * STAGE;
 #pragma unroll

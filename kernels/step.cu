@@ -11,6 +11,8 @@ typedef KERNEL_TYPE T;
 
 // x[row] = table[tokens[row]] in float32. A block a row; H is a multiple of 8.
 extern "C" __global__ void embed(const u16* table, const u32* tokens, float* x, u32 hidden) {
+    next_may_begin();
+    after_previous();
     const u32* from = (const u32*)(table + (u64)tokens[blockIdx.x] * hidden);
     float2* to = (float2*)(x + (u64)blockIdx.x * hidden);
     for (u32 i = threadIdx.x; i < hidden / 2; i += blockDim.x) {
@@ -33,6 +35,8 @@ struct Norm {
 extern "C" __global__ void residual_norm(const __grid_constant__ Norm a) {
     extern __shared__ __align__(16) float4 kept[];
     __shared__ float sums[32];
+    next_may_begin();
+    after_previous();
     const u32 row = a.rows ? a.rows[blockIdx.x] : blockIdx.x, quads = a.hidden / 4;
     float4* x = (float4*)(a.x + (u64)row * a.hidden);
     const float4* part = (const float4*)(a.part + (u64)row * a.hidden);
@@ -77,6 +81,8 @@ struct Rotate {
 // Turns queries and keys by their positions, pairs (2i, 2i + 1), and writes keys and values at the rows' slots.
 // A thread a pair: grid (n, pairs / 256). Angles in float64: a float32 angle of position 100,000 is off by 0.008.
 extern "C" __global__ void rotate(const __grid_constant__ Rotate a) {
+    next_may_begin();
+    after_previous();
     const u32 d = a.head_size, row = blockIdx.x, pair = blockIdx.y * blockDim.x + threadIdx.x;
     const u32 width = (a.heads + 2 * a.kv_heads) * d;
     if (pair * 2 >= width) return;
@@ -106,6 +112,8 @@ extern "C" __global__ void rotate(const __grid_constant__ Rotate a) {
 
 // out[row][f] = silu(gate) * up, y[row][2 F] holding 8 gates and their 8 ups in turn. A thread a number.
 extern "C" __global__ void gate(const float* y, u16* out, u32 features, u64 all) {
+    next_may_begin();
+    after_previous();
     const u64 i = (u64)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= all) return;
     const u64 row = i / features;

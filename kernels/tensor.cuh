@@ -6,6 +6,19 @@
 struct F16 {};
 struct Bf16 {};
 
+// A launch may begin while the one before it ends (the host says which do): what it does before `after_previous` must not
+// touch anything that an earlier launch writes. The next launch may begin once all blocks have said `next_may_begin`.
+__device__ __forceinline__ void after_previous() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void next_may_begin() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
 // Two floats as one register of 16-bit numbers, the first in the lower half.
 template <class T> __device__ __forceinline__ u32 pack(float lo, float hi);
 template <> __device__ __forceinline__ u32 pack<F16>(float lo, float hi) {

@@ -10,11 +10,12 @@
 //! | `attend(l)` | `q`, K/V arena through the work's units | `o [n, Q]` |
 //! | `attn_out(l)` | `o`, `x` | `x += Wo·o` |
 //! | `mlp(l)` | `x` | `x += Wdown·(silu(Wgate·n) ∘ (Wup·n))`, `n = norm(x)` |
-//! | `head` | `x` at the wanted rows | logits `[wanted, V]`, or of the allowed tokens only |
+//! | `head` | `x` at the wanted rows | logits `[wanted, V]`, of some tokens only, or in short ([`head`]) |
 
 pub mod attend;
 pub mod cpu;
 pub mod cuda;
+pub mod head;
 pub mod picks;
 pub mod selftest;
 pub mod speculation;
@@ -24,6 +25,7 @@ pub mod weight;
 use crate::base::{Error, Result};
 use crate::kv::{PageId, Slot};
 use attend::AttendWork;
+use head::{HeadRow, Said};
 use speculation::Fetch;
 use tiers::Link;
 
@@ -78,13 +80,6 @@ pub struct Step<'a> {
     pub selects: &'a [bool],
 }
 
-/// Rows whose logits are wanted.
-pub struct HeadRow<'a> {
-    pub row: usize,
-    /// Only these tokens' logits, in this order; `None` is the whole vocabulary.
-    pub allowed: Option<&'a [u32]>,
-}
-
 /// Seconds by kind of work, since the device was made.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Times {
@@ -114,8 +109,13 @@ pub trait Device: Send {
     fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()>;
     fn attn_out(&mut self, layer: usize) -> Result<()>;
     fn mlp(&mut self, layer: usize) -> Result<()>;
-    /// Logits of each wanted row, appended to `out` in order.
-    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()>;
+    /// What is wanted of each row's logits, appended to `out` in order.
+    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Said>) -> Result<()>;
+    /// All logits of the row that was number `wanted` of the last `head`, where that gave a glance.
+    fn fetch(&mut self, wanted: usize, out: &mut Vec<f32>) -> Result<()> {
+        let _ = out;
+        Err(Error::fault(format!("logits of row {wanted} of a step are asked for, which the device did not keep")))
+    }
     /// Waits until everything asked for so far is done; `times` is complete then. `head` does so too.
     fn finish(&mut self) -> Result<()> {
         Ok(())

@@ -17,7 +17,9 @@
 mod batch;
 pub mod constraint;
 pub mod counters;
+mod follow;
 mod given;
+pub mod grammar;
 mod hold;
 mod job;
 pub mod measure;

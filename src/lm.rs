@@ -12,6 +12,7 @@ pub mod scripted;
 
 pub use crate::engine::constraint::{Constraint, Judgement};
 pub use crate::engine::counters::{Counters, HeldKv, IoCounters, KvCounters, LinkCounters, SpeedCounters};
+pub use crate::engine::grammar::{Form as GrammarForm, Grammar};
 pub use crate::engine::request::{Completion, Cost, Finish, Hold, Mode, Sampling, Scores, StreamKey, Update, Usage};
 
 use crate::base::Result;

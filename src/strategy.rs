@@ -25,7 +25,10 @@ mod yaml;
 pub use expression::{Expression, Scope, Values};
 pub use library::{LoadOptions, load, load_with};
 
+use crate::lm::pattern::Pattern;
+use crate::lm::{Constraint, Grammar, GrammarForm};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A checked strategy.
 #[derive(Debug, Clone, PartialEq)]
@@ -63,10 +66,7 @@ impl Strategy {
 
     /// Every prompt: those that make thoughts, then those that judge them.
     pub fn prompts(&self) -> impl Iterator<Item = &PromptSource> {
-        let judges = self.evaluators().filter_map(|evaluator| match evaluator {
-            Evaluator::Value { prompt, .. } | Evaluator::Vote { prompt, .. } => Some(prompt),
-            Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => None,
-        });
+        let judges = self.evaluators().filter_map(Evaluator::prompt);
         self.generators().map(|generate| &generate.prompt).chain(judges)
     }
 
@@ -236,6 +236,22 @@ pub enum Constrain {
     Puzzle,
     Regex(String),
     Choice(Vec<String>),
+    /// A JSON schema or a grammar.
+    Grammar(GrammarForm),
+}
+
+impl Constrain {
+    /// The constraint that it is by itself, compiled; `None` where there is none, or where it depends on the puzzle.
+    ///
+    /// # Errors
+    /// What is wrong with it, in one line.
+    pub fn rule(&self) -> std::result::Result<Option<Arc<dyn Constraint>>, String> {
+        Ok(match self {
+            Self::None | Self::Puzzle | Self::Choice(_) => None,
+            Self::Regex(text) => Some(Arc::new(Pattern::new(text)?)),
+            Self::Grammar(form) => Some(Arc::new(Grammar::new(form.clone())?)),
+        })
+    }
 }
 
 /// A prompt's template text and where it stands.
@@ -265,6 +281,14 @@ pub enum Evaluator {
     Vote { prompt: PromptSource, format: Option<crate::lm::Format>, n: usize, max_tokens: usize, temperature: f32 },
     /// The probability of the thought's text: exp(mean log-probability of its tokens).
     Logprob,
+    /// How likely the model would answer yes and not no, read from the logits.
+    YesNo {
+        prompt: PromptSource,
+        format: Option<crate::lm::Format>,
+        /// Spellings; none is the beginning of another.
+        yes: Vec<String>,
+        no: Vec<String>,
+    },
     /// A program that reads a thought as JSON and writes a score.
     Command {
         /// The program and its arguments.
@@ -282,7 +306,16 @@ impl Evaluator {
             Self::Value { .. } => "value",
             Self::Vote { .. } => "vote",
             Self::Logprob => "logprob",
+            Self::YesNo { .. } => "yes_no",
             Self::Command { .. } => "command",
+        }
+    }
+
+    /// What it shows the model, where it does.
+    pub fn prompt(&self) -> Option<&PromptSource> {
+        match self {
+            Self::Value { prompt, .. } | Self::Vote { prompt, .. } | Self::YesNo { prompt, .. } => Some(prompt),
+            Self::Checker { .. } | Self::Logprob | Self::Command { .. } => None,
         }
     }
 }

@@ -7,6 +7,7 @@
 //! `draw` turns the state into a picture and touches nothing. `terminal` enters and, whatever happens, leaves the
 //! terminal's modes. Only the newest state is drawn: a slow terminal drops frames, never events.
 
+mod act;
 mod app;
 mod canvas;
 mod draw;
@@ -25,7 +26,6 @@ mod replay;
 mod run_screen;
 mod run_state;
 mod start;
-mod steer;
 mod terminal;
 #[cfg(test)]
 mod testing;

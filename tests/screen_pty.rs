@@ -108,6 +108,10 @@ fn pretend(part: &str, events: &Events, mut commands: tokio::sync::mpsc::Unbound
         if (part == "idle" && nodes > 5) || (part == "burst" && nodes == BURST) {
             continue;
         }
+        if part == "short" && nodes > 5 {
+            send(Event::Ended { outcome: outcome(nodes) });
+            return;
+        }
         step += 1;
         // Four samples at about 500 tokens a second in all; a thought every 16 tokens.
         let parent = NodeId((nodes - 1) / 3);
@@ -386,6 +390,28 @@ fn an_idle_screen_writes_its_clock_alone_and_costs_next_to_nothing() {
     assert!(used <= 100, "{used} ms of processor time in 2 s");
     terminal.press("qy");
     assert_eq!(terminal.end(), 130);
+}
+
+#[test]
+fn nothing_is_written_and_little_computed_where_nothing_happens() {
+    let mut terminal = Terminal::open("short");
+    terminal.wait_for("sort 3 1 2");
+    let quiet = |terminal: &Terminal, what: &str| {
+        // What was on its way is drawn, and a message has gone.
+        std::thread::sleep(Duration::from_secs(5));
+        let (bytes, cpu) = (terminal.bytes.load(Ordering::SeqCst), terminal.cpu_ms());
+        std::thread::sleep(Duration::from_secs(4));
+        let written = terminal.bytes.load(Ordering::SeqCst) - bytes;
+        let used = terminal.cpu_ms() - cpu;
+        println!("{what}: {written} bytes and {used} ms of processor time in 4 s");
+        assert_eq!(written, 0, "{what}");
+        assert!(used < 80, "{what}: {used} ms of processor time in 4 s, which is 2 % and more");
+    };
+    quiet(&terminal, "the start screen");
+    terminal.start_run();
+    quiet(&terminal, "a run that has ended");
+    terminal.press("q");
+    assert_eq!(terminal.end(), 130, "the run's own end");
 }
 
 #[test]

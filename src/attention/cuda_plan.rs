@@ -26,7 +26,7 @@ mod flat;
 use super::Method;
 use crate::device::attend::AttendWork;
 use crate::device::cuda::work::{CudaPlan, ITEM_ROWS, Machine};
-use cut::Draft;
+use cut::{Blocks, Draft};
 use flat::Flat;
 
 /// Query rows of one step: row ranges are 16-bit.
@@ -93,16 +93,38 @@ pub fn step(work: &AttendWork, machine: &Machine, cutting: Cutting) -> CudaPlan 
 }
 
 /// Plans the steps of an engine. Trying every way of cutting costs `auto` far more than one plan does, and the best way
-/// changes slowly: while the same rows only grow, the way that won last is taken again.
+/// changes slowly: while the tree stays about the same, the way that won last is taken again.
 #[derive(Debug, Clone)]
 pub struct StepPlanner {
     cutting: Cutting,
-    /// The way that won, for which rows (batch row of each work row), and the tokens on their paths then.
-    won: Option<(Way, Vec<u32>, u64)>,
+    /// The way that won, and what for.
+    won: Option<(Way, Size)>,
+}
+
+/// What of a step the choice of a way depends on most.
+#[derive(Debug, Clone, Copy)]
+struct Size {
+    rows: u64,
+    /// Tokens in the union of all paths, and on all paths.
+    unique: u64,
+    paths: u64,
 }
 
 /// Tokens that each row may have grown by before all ways are tried again.
 const GROWTH: u64 = 64;
+
+impl Size {
+    fn of(work: &AttendWork) -> Self {
+        Self { rows: work.rows() as u64, unique: work.io.unique_tokens, paths: work.io.radix_tokens }
+    }
+
+    /// Whether a step is about as large as this one: an eighth more or less, or grown by [`GROWTH`] tokens a row.
+    fn is_like(&self, now: Self) -> bool {
+        let near = |then: u64, now: u64, growth: u64| (then - then / 8..=then + growth.max(then / 8)).contains(&now);
+        let growth = GROWTH * self.rows;
+        near(self.rows, now.rows, 0) && near(self.unique, now.unique, growth) && near(self.paths, now.paths, growth)
+    }
+}
 
 impl StepPlanner {
     pub fn new(cutting: Cutting) -> Self {
@@ -112,26 +134,21 @@ impl StepPlanner {
     /// At most [`MAX_ROWS`] rows.
     pub fn plan(&mut self, work: &AttendWork, machine: &Machine) -> CudaPlan {
         assert!(work.rows() <= MAX_ROWS, "a step has at most {MAX_ROWS} rows");
-        let mut slots = Vec::new();
-        let runs = flat::runs(work, &mut slots);
-        let flat = Flat::of(&slots, runs, work.order.clone());
+        let flat = Flat::of(work);
         if self.cutting != Cutting::Auto {
             return cut(flat, machine, self.cutting);
         }
-        let tokens = work.io.radix_tokens;
-        if let Some((way, order, then)) = &self.won
-            && *order == work.order
-            && (*then..=*then + GROWTH * order.len() as u64).contains(&tokens)
-        {
+        let size = Size::of(work);
+        if let Some((way, _)) = self.won.filter(|(_, then)| then.is_like(size)) {
             return way.draft(&flat, machine).finish(flat);
         }
         let (way, draft) = auto(&flat, machine);
-        self.won = Some((way, work.order.clone(), tokens));
+        self.won = Some((way, size));
         draft.finish(flat)
     }
 }
 
-fn cut(flat: Flat<'_>, machine: &Machine, cutting: Cutting) -> CudaPlan {
+fn cut(flat: Flat, machine: &Machine, cutting: Cutting) -> CudaPlan {
     let draft = match cutting {
         Cutting::Auto => auto(&flat, machine).1,
         Cutting::Flatten => Draft::flatten(&flat, machine),
@@ -157,34 +174,54 @@ impl Way {
     /// Grouping by query: what `radix` does.
     const QUERIES: Self = Self::Even { height: 1, halved: false };
 
-    fn draft(self, flat: &Flat<'_>, machine: &Machine) -> Draft {
+    fn draft(self, flat: &Flat, machine: &Machine) -> Draft {
         match self {
             Self::Even { height, halved } => {
-                let ctas = if halved { machine.ctas().div_ceil(2) } else { machine.ctas() };
-                Draft::blocks(flat, machine, &flat.borders(height), ctas)
+                let blocks = Blocks::new(flat, machine, &flat.borders(height));
+                let cuts = blocks.even(machine, ctas(machine, halved));
+                blocks.draft(cuts)
             }
             Self::Whole { height } => Draft::whole(flat, machine, &flat.borders(height)),
         }
     }
 }
 
-/// Tries a few block heights and CTA counts, and keeps the quickest by the model.
-fn auto(flat: &Flat<'_>, machine: &Machine) -> (Way, Draft) {
+fn ctas(machine: &Machine, halved: bool) -> u32 {
+    if halved { machine.ctas().div_ceil(2) } else { machine.ctas() }
+}
+
+/// Tries a few block heights and CTA counts, and keeps the quickest by the model; of equally quick ones the first.
+fn auto(flat: &Flat, machine: &Machine) -> (Way, Draft) {
     let tallest = (ITEM_ROWS / machine.group).max(1);
-    let mut ways = Vec::new();
+    let mut best: Option<(Way, Draft)> = None;
+    let quickest = |best: &Option<(Way, Draft)>| best.as_ref().map_or(u64::MAX, |(_, draft)| draft.nanoseconds());
     let mut last = Vec::new();
     for height in [tallest, tallest / 2, tallest / 4, tallest / 8, 1].map(|h| h.max(1)) {
         let borders = flat.borders(height);
-        if borders != last {
-            ways.extend([false, true].map(|halved| Way::Even { height, halved }));
+        if borders == last || Blocks::bound(flat, machine, &borders) >= quickest(&best) {
+            continue;
+        }
+        let blocks = Blocks::new(flat, machine, &borders);
+        let [all, half] = [false, true].map(|halved| blocks.even(machine, ctas(machine, halved)));
+        let (halved, cuts) = if half.nanoseconds < all.nanoseconds { (true, half) } else { (false, all) };
+        if cuts.nanoseconds < quickest(&best) {
+            best = Some((Way::Even { height, halved }, blocks.draft(cuts)));
         }
         last = borders;
     }
     // Blocks that fit the CTAs so well that none need be cut.
     let fits = (1..=4).map(|waves| flat.rows().div_ceil(machine.ctas() * waves).max(1));
-    ways.extend(fits.filter(|&height| height <= tallest).map(|height| Way::Whole { height }));
-    let drafts = ways.into_iter().map(|way| (way, way.draft(flat, machine)));
-    drafts.min_by_key(|(_, draft)| draft.nanoseconds).unwrap_or_else(|| (Way::QUERIES, Draft::default()))
+    for height in fits.filter(|&height| height <= tallest) {
+        if Blocks::bound(flat, machine, &flat.borders(height)) >= quickest(&best) {
+            continue;
+        }
+        let way = Way::Whole { height };
+        let draft = way.draft(flat, machine);
+        if draft.nanoseconds() < quickest(&best) {
+            best = Some((way, draft));
+        }
+    }
+    best.unwrap_or_else(|| (Way::QUERIES, Draft::default()))
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn compare(s: &Sample, rows: &[QueryRow], out: &[f32], tol: f64) {
 }
 
 /// What any plan must fulfil: every row sees every position of its path once, through the page that holds it.
-fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree, method: Method) {
+pub(super) fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree, method: Method) {
     let mut order = work.order.clone();
     order.sort_unstable();
     assert_eq!(order, (0..rows.len() as u32).collect::<Vec<_>>(), "the order is a permutation");
@@ -257,36 +257,6 @@ proptest! {
         let part = run(&w, Method::Flatten, &some.iter().map(|&i| rows[i]).collect::<Vec<_>>());
         for (j, &i) in some.iter().enumerate() {
             assert_eq!(bits(&part[j * width..(j + 1) * width]), bits(&out[i * width..(i + 1) * width]));
-        }
-    }
-
-    /// Decode steps, forks and prunes: the planner that follows them gives what a new one gives.
-    #[test]
-    fn following_a_run_equals_planning_anew(spec in spec(), method in prop::sample::select(Method::LIVE.to_vec())) {
-        let spec = Spec { leaves: spec.leaves.min(40), heads: heads(1, 1, 8), ..spec };
-        let (s, rows) = grow(&spec);
-        let mut tree = s.tree;
-        let mut r = rng::stream(spec.seed, "steps", &[]);
-        let mut branches: Vec<BranchId> = rows.iter().map(|r| r.branch).collect();
-        branches.dedup();
-        let how = Parallel { threads: r.random_range(1..5), kv_heads: 2, group: 3 };
-        let mut planner = Planner::with_parallel(method, how);
-        for step in 0..60u32 {
-            match r.random_range(0..20) {
-                0 => branches.push(tree.fork(branches[0])),
-                1 if branches.len() > 1 => tree.drop_branch(branches.swap_remove(1), 0),
-                _ => {}
-            }
-            let mut slots = Vec::new();
-            branches.retain(|&b| tree.append(b, &[step], &mut slots).is_ok());
-            if branches.is_empty() {
-                break;
-            }
-            let rows: Vec<QueryRow> =
-                branches.iter().map(|&branch| QueryRow { branch, position: tree.len(branch) as u32 - 1 }).collect();
-            let work = planner.plan(&tree, &rows);
-            check_work(work, &rows, &tree, method);
-            assert_eq!(work, Planner::with_parallel(method, how).plan(&tree, &rows), "{method}, step {step}");
         }
     }
 

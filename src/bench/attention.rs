@@ -5,23 +5,24 @@
 //! them twice in a row. Planning is timed apart: a step plans once for all layers.
 
 use crate::attention::contender::Contender;
-use crate::attention::sample::{Arena, Number, Sample};
-use crate::attention::{Method, Parallel, Planner, QueryRow};
+use crate::attention::sample::{Arena, Number};
+use crate::attention::{Method, Parallel};
 use crate::base::size::{self, Human};
-use crate::base::{Error, Result, rng};
+use crate::base::{Error, Result};
 use crate::device::cpu::attend::{Heads, ParallelFor, kernels};
-use crate::kv::PAGE_TOKENS;
-use rand::Rng;
+use crate::device::cuda::work::{Kernel, Machine};
 use rayon::prelude::*;
 use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
 
 mod peak;
+pub mod planning;
 pub mod recorded;
 pub mod trace;
 pub mod trees;
 
+use planning::{PlanTimes, plan_times};
 use trees::Shape;
 
 #[derive(Debug, Clone)]
@@ -59,12 +60,10 @@ pub struct Row {
     pub share_of_peak: f64,
     /// radix's median over this one.
     pub times_radix: Option<f64>,
-    /// Making the whole plan anew; the next plan after every branch grew by a token; after one forked too; after one was
-    /// pruned too.
-    pub plan_us: f64,
-    pub next_plan_us: f64,
-    pub fork_plan_us: f64,
-    pub prune_plan_us: f64,
+    #[serde(flatten)]
+    pub planning: PlanTimes,
+    /// The same for a card of 132 multiprocessors, with the cutting for it; of methods that an engine may use there.
+    pub card_planning: Option<PlanTimes>,
     pub max_error: f64,
     pub kernels: &'static str,
     pub runs: usize,
@@ -115,6 +114,17 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
         all.extend(rows);
     }
     Ok(all)
+}
+
+/// The card for which plans are timed where none is asked for: an H200's kernel and multiprocessors.
+fn card(heads: Heads) -> Machine {
+    Machine {
+        kernel: Kernel::Hopper,
+        resident: 132,
+        kv_heads: heads.kv_heads as u32,
+        group: heads.group() as u32,
+        head_size: heads.head_size as u32,
+    }
 }
 
 struct Limits {
@@ -179,7 +189,11 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
     for e in &mut entries {
         let [low, median, high] = quartiles(&mut e.times);
         let io = e.contender.io.bytes(&heads, options.number.bytes());
-        let planning = plan_times(e.contender.method, how, shape)?;
+        let method = e.contender.method;
+        let planning = plan_times(method, how, shape, None)?;
+        let card = card(heads);
+        let card_planning =
+            method.is_live().then(|| plan_times(method, Parallel::default(), shape, Some(&card))).transpose()?;
         results.push(Row {
             method: e.contender.method.to_string(),
             tree: shape.name.clone(),
@@ -193,10 +207,8 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
             share_of_copy: io.kv as f64 / (median * 1e-6) / limits.copy,
             share_of_peak: adds / (median * 1e-6) / limits.adds,
             times_radix: None,
-            plan_us: planning.anew,
-            next_plan_us: planning.grown,
-            fork_plan_us: planning.forked,
-            prune_plan_us: planning.pruned,
+            planning,
+            card_planning,
             max_error: e.max_error,
             kernels: kernels::best().name,
             runs: round,
@@ -225,71 +237,6 @@ fn last_level_cache() -> usize {
     let read = |i| std::fs::read_to_string(format!("/sys/devices/system/cpu/cpu0/cache/index{i}/size")).ok();
     let sizes = (0..5).filter_map(read).filter_map(|t| t.trim().trim_end_matches('K').parse::<usize>().ok());
     sizes.max().map_or(32 << 20, |kib| kib << 10)
-}
-
-/// Decode steps over which each kind of next plan is timed.
-const NEXT_PLANS: u32 = 64;
-
-/// Microseconds of planning; medians.
-struct PlanTimes {
-    anew: f64,
-    grown: f64,
-    forked: f64,
-    pruned: f64,
-}
-
-/// Times plans as a search needs them: from nothing, after a decode step, and after steps before which a branch forked or
-/// was pruned, anywhere in the tree.
-fn plan_times(method: Method, how: Parallel, shape: &Shape) -> Result<PlanTimes> {
-    // The plan does not look at the K/V: the smallest there is, with room for the steps.
-    let tiny = Heads { heads: 1, kv_heads: 1, head_size: 8 };
-    let room = (shape.queries() + 1) * (4 * NEXT_PLANS as usize / PAGE_TOKENS + 4);
-    let (Sample { mut tree, .. }, mut rows) = shape.build(tiny, Number::F16, room)?;
-    let mut fresh = Vec::new();
-    // One planner for all: its buffers have the size that a running engine's have.
-    let mut planner = Planner::with_parallel(method, how);
-    for _ in 0..LEAST_RUNS {
-        planner.plan(&tree, &[]);
-        fresh.push(timed(|| planner.plan(&tree, &rows).rows()));
-    }
-    let mut random = rng::stream(0, "bench-plans", &[]);
-    let (mut grown, mut forked, mut pruned) = (Vec::new(), Vec::new(), Vec::new());
-    let mut token = 0;
-    for _ in 0..NEXT_PLANS {
-        for kind in 0..3 {
-            let at = random.random_range(0..rows.len());
-            if kind == 1 {
-                rows.push(QueryRow { branch: tree.fork(rows[at].branch), position: rows[at].position });
-            } else if kind == 2 {
-                tree.drop_branch(rows.swap_remove(at).branch, 0);
-            }
-            let new = if kind == 1 { rows.len() - 1 } else { rows.len() };
-            for (i, row) in rows.iter_mut().enumerate() {
-                // Queries inside the tree, as a token tree has, stay where they are.
-                if i == new || tree.grows_in_place(row.branch) {
-                    token += 1;
-                    tree.append(row.branch, &[token], &mut Vec::new()).map_err(|e| Error::fault(e.to_string()))?;
-                    row.position += 1;
-                }
-            }
-            let times = [&mut grown, &mut forked, &mut pruned];
-            times[kind].push(timed(|| planner.plan(&tree, &rows).rows()));
-        }
-    }
-    let middle = |times: &mut Vec<f64>| quartiles(times)[1];
-    Ok(PlanTimes {
-        anew: middle(&mut fresh),
-        grown: middle(&mut grown),
-        forked: middle(&mut forked),
-        pruned: middle(&mut pruned),
-    })
-}
-
-/// Microseconds that `f` takes.
-fn timed<T>(f: impl FnOnce() -> T) -> f64 {
-    let start = Instant::now();
-    std::hint::black_box(f());
-    start.elapsed().as_secs_f64() * 1e6
 }
 
 /// The quartiles; zeros for nothing.
@@ -329,13 +276,20 @@ fn write_rows(options: &Options, shape: &Shape, rows: &[Row], out: &mut dyn Writ
             r.max_error
         )?;
     }
-    writeln!(out, "{:<16}{:>10}{:>10}{:>10}{:>10}", "planning, us", "anew", "grown", "forked", "pruned")?;
+    writeln!(
+        out,
+        "{:<16}{:>10}{:>10}{:>10}{:>10}{:>12}{:>10}{:>10}{:>10}",
+        "planning, us", "anew", "grown", "forked", "pruned", "card: anew", "grown", "forked", "pruned"
+    )?;
     for r in rows {
-        writeln!(
-            out,
-            "{:<16}{:>10.1}{:>10.1}{:>10.1}{:>10.1}",
-            r.method, r.plan_us, r.next_plan_us, r.fork_plan_us, r.prune_plan_us
-        )?;
+        let PlanTimes { anew, grown, forked, pruned } = r.planning;
+        write!(out, "{:<16}{anew:>10.1}{grown:>10.1}{forked:>10.1}{pruned:>10.1}", r.method)?;
+        match r.card_planning {
+            Some(PlanTimes { anew, grown, forked, pruned }) => {
+                writeln!(out, "{anew:>12.1}{grown:>10.1}{forked:>10.1}{pruned:>10.1}")?;
+            }
+            None => writeln!(out, "{:>12}{:>10}{:>10}{:>10}", "-", "-", "-", "-")?,
+        }
     }
     Ok(())
 }

@@ -9,7 +9,7 @@ use crate::attention::Method;
 use crate::attention::cuda_plan::{self, Cutting, Node, Row, Tree};
 use crate::base::{Error, Result};
 use crate::device::cuda::attend::{AttendKernel, HeadShape, KvLayout, LoadedPlan, Number};
-use crate::device::cuda::driver::{Buffer, Gpu};
+use crate::device::cuda::driver::{Begin, Buffer, Gpu};
 use crate::device::cuda::measure::{Bench, Dense, Paths};
 use crate::device::cuda::work::{CudaPlan, TILE};
 
@@ -239,7 +239,7 @@ impl<'a> Ready<'a> {
         let (gpu, kv) = (self.gpu, self.kv(layer));
         match &self.dense {
             Some(dense) => dense.launch(gpu, self.kernel, &self.loaded, &self.q, kv, &self.out),
-            None => self.kernel.launch(gpu, &self.loaded, &self.q, kv, self.laid.total, &self.out),
+            None => self.kernel.launch(gpu, &self.loaded, &self.q, kv, self.laid.total, &self.out, Begin::Together),
         }
     }
 
@@ -410,9 +410,6 @@ fn median(times: &mut [f64]) -> f64 {
     times.get(times.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-mod planning;
 pub mod selftest;
 #[cfg(test)]
 mod tests;
-
-pub use planning::plan_times;

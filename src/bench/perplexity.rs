@@ -11,7 +11,7 @@ use crate::base::size::peak_bytes;
 use crate::base::{Error, Result};
 use crate::engine::Limits;
 use crate::engine::measure::Run;
-use crate::engine::sample::log_sum_exp;
+use crate::engine::sample::sums::log_sum_exp;
 use crate::lm::engine::{EngineOptions, Loaded, Sample, load};
 use crate::model::Model;
 use crate::model::llama::Llama;
@@ -166,7 +166,7 @@ pub fn of_llama<'a>(
                 run.want(position - from);
             }
             run.forward()?;
-            run.logits().iter().try_for_each(|logits| take(logits))?;
+            run.logits().try_for_each(&mut *take)?;
         }
         Ok(())
     }

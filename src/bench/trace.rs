@@ -292,8 +292,8 @@ impl Player<'_, '_> {
                 self.run.split.host += began.elapsed().as_secs_f64();
                 self.run.forward()?;
                 let sampling = Instant::now();
-                for (&at, logits) in rows.iter().zip(self.run.logits()) {
-                    next[at] = sampler.pick(logits, None, &[], &mut self.random)?.token;
+                for (wanted, &at) in rows.iter().enumerate() {
+                    next[at] = sampler.pick(&mut self.run.row(wanted), None, &[], &mut self.random)?.token;
                 }
                 self.run.split.host += sampling.elapsed().as_secs_f64();
             }
@@ -341,7 +341,7 @@ impl Player<'_, '_> {
                 trunk = placed.take_over(&mut self.run.tree, trunk, node);
                 wanted = placed.wanted(node);
             }
-            last = sampler.pick(&self.run.logits()[wanted], None, &[], &mut self.random)?.token;
+            last = sampler.pick(&mut self.run.row(wanted), None, &[], &mut self.random)?.token;
             placed.release(&mut self.run.tree);
             self.run.tree.join(trunk);
             self.run.split.host += sampling.elapsed().as_secs_f64();

@@ -34,6 +34,7 @@ fn self_test(common: &Common) -> Result<u8> {
         Ok(ordinal) => {
             let gpu = Gpu::open(ordinal)?;
             rows.extend(cuda::selftest::products(&gpu, fault)?);
+            rows.extend(cuda::selftest::heads(&gpu, fault)?);
             rows.extend(bench::cuda::selftest::run(&gpu, fault)?);
             let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
             rows.extend(cuda::selftest::steps(ordinal, planning, fault)?);

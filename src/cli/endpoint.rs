@@ -3,6 +3,7 @@
 use super::args::{Common, EndpointArgs};
 use crate::base::{Error, Result};
 use crate::lm::endpoint::{Abilities, Endpoint, EndpointOptions, check_address, key_from_environment};
+use crate::lm::{Format, GrammarForm};
 use crate::strategy::{Constrain, Evaluator, Generate, GenerateKind, Strategy, Thought};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +61,23 @@ pub fn fits(strategy: &Strategy, able: Abilities) -> Result<()> {
             return refuse(format!("{why}, which {server} does not offer"));
         }
     }
+    for evaluator in strategy.evaluators() {
+        match evaluator {
+            Evaluator::YesNo { .. } if !able.scores() => {
+                return refuse(format!(
+                    "`yes_no` needs the log-probabilities of given texts, which {server} does not tell; use `value` with \
+                     labels, or our own engine"
+                ));
+            }
+            Evaluator::YesNo { format, .. } if *format != Some(Format::Completion) => {
+                return refuse(format!(
+                    "`yes_no` in a chat needs log-probabilities within an assistant's turn, which {server} does not tell; \
+                     write `format: completion` under `yes_no`"
+                ));
+            }
+            _ => {}
+        }
+    }
     if !able.logprobs && strategy.evaluators().any(|evaluator| matches!(evaluator, Evaluator::Logprob)) {
         return refuse(format!("`logprob` needs log-probabilities, which {server} does not tell"));
     }
@@ -73,7 +91,10 @@ fn cannot(generate: &Generate, able: Abilities) -> Option<String> {
         (Constrain::Puzzle, Thought::Answer) => {
             return Some("`constrain: puzzle` of whole answers needs a mask over tokens".into());
         }
-        (Constrain::None | Constrain::Regex(_), _) => false,
+        (Constrain::Grammar(GrammarForm::Lark(_)), _) => {
+            return Some("`constrain: {grammar: …}` needs llguidance's grammars".into());
+        }
+        (Constrain::None | Constrain::Regex(_) | Constrain::Grammar(_), _) => false,
     };
     let sampling = &generate.sampling;
     let samplers =
@@ -89,7 +110,7 @@ fn cannot(generate: &Generate, able: Abilities) -> Option<String> {
         GenerateKind::Likeliest if !lists => {
             Some("`kind: likeliest` without a list of texts needs the ranks of all tokens".into())
         }
-        _ if (lists || matches!(generate.constrain, Constrain::Regex(_))) && !able.guides() => {
+        _ if (lists || matches!(generate.constrain, Constrain::Regex(_) | Constrain::Grammar(_))) && !able.guides() => {
             Some("`constrain` needs a grammar".into())
         }
         _ if samplers && !able.samplers() => {
@@ -122,6 +143,19 @@ mod tests {
             let why = check(name, Kind::Other).unwrap_err();
             assert!(why.contains(name) && why.contains("grammar") && why.contains("unknown server"), "{why}");
         }
+        let mut asked = load_with("tot-bfs", "sorting", &LoadOptions::default()).unwrap();
+        let yes_no = |format| Evaluator::YesNo {
+            prompt: asked.generate.prompt.clone(),
+            format,
+            yes: vec!["yes".into()],
+            no: vec!["no".into()],
+        };
+        let (plain, chat) = (yes_no(Some(Format::Completion)), yes_no(None));
+        asked.evaluate = vec![plain];
+        assert!(fits(&asked, able(Kind::Vllm)).is_ok());
+        assert!(fits(&asked, able(Kind::LlamaCpp)).is_err_and(|e| e.message().contains("llama.cpp does not tell")));
+        asked.evaluate = vec![chat];
+        assert!(fits(&asked, able(Kind::Vllm)).is_err_and(|e| e.message().contains("format: completion")));
         let best = load_with("best-of-n", "sorting", &LoadOptions::default()).unwrap();
         let silent = Abilities { logprobs: false, ..able(Kind::Vllm) };
         assert!(fits(&best, silent).is_err_and(|e| e.message().contains("log-probabilities")));

@@ -6,10 +6,11 @@ use super::args::{
 };
 use super::ticker::Ticker;
 use super::{lm, out, puzzle};
-use crate::attention::Method;
 use crate::attention::sample::Number;
+use crate::attention::{Method, Parallel};
 use crate::base::size::Human;
 use crate::base::{Error, Result};
+use crate::bench::attention::planning::{PlanTimes, plan_times};
 use crate::bench::attention::trees::Shape;
 use crate::bench::attention::{self, recorded};
 use crate::bench::cuda::{self, Clock, CudaAttention};
@@ -139,7 +140,7 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
                 rows.first().map_or(0.0, |r| r.unique_bytes as f64 / 1e6)
             ))?;
             out::line(&format!(
-                "{:<16} {:>10} {:>21} {:>10} {:>12} {:>9} {:>8} {:>9} {:>10} {:>8}",
+                "{:<16} {:>10} {:>21} {:>10} {:>12} {:>9} {:>8} {:>9} {:>10} {:>8} {:>8} {:>8}",
                 "method",
                 "median us",
                 "least-most us",
@@ -149,7 +150,9 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
                 "x radix",
                 "error",
                 "plan us",
-                "next us"
+                "next us",
+                "fork us",
+                "prune us"
             ))?;
         }
         for row in &rows {
@@ -158,19 +161,22 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
             let times_radix = radix.map(|r| r / row.median_us);
             // Those that an engine may use plan step by step.
             let live = row.method.is_live();
-            let planning = live.then(|| cuda::plan_times(row.method, &tree, &machine)).transpose()?;
+            let planning =
+                live.then(|| plan_times(row.method, Parallel::default(), &tree, Some(&machine))).transpose()?;
             if common.json {
                 out::json(&json!({
                     "method": row.method.name(), "tree": row.tree, "median_us": row.median_us, "kv_bytes": row.kv_bytes,
                     "partial_bytes": row.partial_bytes, "least_us": row.least_us, "most_us": row.most_us,
                     "unique_bytes": row.unique_bytes, "mask_bytes": row.mask_bytes, "query_and_output_bytes": row.query_bytes,
                     "share_of_copy": share, "times_radix": times_radix, "error": row.error, "clock": clock.describe(),
-                    "plan_us": planning.map(|p| p.0), "next_plan_us": planning.map(|p| p.1),
+                    "plan_us": planning.map(|p| p.anew), "next_plan_us": planning.map(|p| p.grown),
+                    "fork_plan_us": planning.map(|p| p.forked), "prune_plan_us": planning.map(|p| p.pruned),
                 }))?;
             } else {
                 let ratio = times_radix.map_or("-".to_string(), |x| format!("{x:.2}"));
+                let us = |of: fn(PlanTimes) -> f64| planning.map_or("-".into(), |p| format!("{:.0}", of(p)));
                 out::line(&format!(
-                    "{:<16} {:>10.1} {:>10.1}-{:<10.1} {:>10.1} {:>12.1} {:>8.0}% {ratio:>8} {:>9.1e} {:>10} {:>8}",
+                    "{:<16} {:>10.1} {:>10.1}-{:<10.1} {:>10.1} {:>12.1} {:>8.0}% {ratio:>8} {:>9.1e} {:>10} {:>8} {:>8} {:>8}",
                     row.method.name(),
                     row.median_us,
                     row.least_us,
@@ -179,8 +185,10 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
                     row.partial_bytes as f64 / 1e6,
                     100.0 * share,
                     row.error,
-                    planning.map_or("-".into(), |p| format!("{:.0}", p.0)),
-                    planning.map_or("-".into(), |p| format!("{:.0}", p.1))
+                    us(|p| p.anew),
+                    us(|p| p.grown),
+                    us(|p| p.forked),
+                    us(|p| p.pruned)
                 ))?;
             }
         }

@@ -37,8 +37,9 @@ pub(crate) mod shared;
 pub mod simd;
 
 use super::attend::AttendWork;
+use super::head::{HeadRow, Said};
 use super::weight::{Weight, Weights};
-use super::{Device, HeadRow, Shape, Step, Times};
+use super::{Device, Shape, Step, Times};
 use crate::base::size::Human;
 use crate::base::{Error, Result};
 use crate::device::tiers::Link;
@@ -432,20 +433,10 @@ impl Device for CpuDevice {
         Ok(())
     }
 
-    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()> {
+    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Said>) -> Result<()> {
         let start = Instant::now();
         let Self { shape, options, norm, output, embed, pool, workers, state, .. } = self;
-        let n = state.positions.len();
-        if let Some(bad) = wanted.iter().find(|w| w.row >= n) {
-            return Err(Error::fault(format!("logits of row {} of a step of {n} are asked for", bad.row)));
-        }
-        let known = |w: &&HeadRow<'_>| w.allowed.is_some_and(|a| a.iter().any(|&id| id as usize >= shape.vocab));
-        if wanted.iter().any(|w| known(&w)) {
-            return Err(Error::fault(format!(
-                "logits of a token outside the vocabulary of {} are asked for",
-                shape.vocab
-            )));
-        }
+        check_head(wanted, state.positions.len(), shape.vocab)?;
         let weight = output.as_ref().unwrap_or(embed);
         let rows = &mut state.rows;
         rows.shape(wanted.len(), shape.hidden, Wants::of(options.activations, &[weight]));
@@ -487,6 +478,17 @@ impl Device for CpuDevice {
             hot.freed(pages);
         }
     }
+}
+
+/// Refuses rows and tokens that are not there: faults of the caller.
+pub(super) fn check_head(wanted: &[HeadRow<'_>], rows: usize, vocab: usize) -> Result<()> {
+    if let Some(bad) = wanted.iter().find(|w| w.row >= rows) {
+        return Err(Error::fault(format!("logits of row {} of a step of {rows} are asked for", bad.row)));
+    }
+    if wanted.iter().any(|w| w.named().iter().any(|&id| id as usize >= vocab)) {
+        return Err(Error::fault(format!("logits of a token outside the vocabulary of {vocab} are asked for")));
+    }
+    Ok(())
 }
 
 /// Refuses what would read or write outside its place: those are faults of the caller, not of a user.

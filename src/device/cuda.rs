@@ -7,6 +7,7 @@
 //! | `work.rs` | what a plan for the attention kernels looks like |
 //! | `attend.rs` | one step's attention: kernel, loaded plan, launch |
 //! | `step.rs` | a whole Llama step: [`step::CudaDevice`] |
+//! | `head.rs` | logits: what is told of them |
 //! | `product.rs`, `blas.rs` | products by our tensor-core kernels, or by cuBLAS |
 //! | `matrix.rs`, `staging.rs` | weights on the card; what a step tells it, in one copy |
 //! | `selftest.rs` | the step's kernels against plain arithmetic |
@@ -17,6 +18,7 @@
 pub mod attend;
 mod blas;
 pub mod driver;
+mod head;
 mod matrix;
 pub mod measure;
 mod product;

@@ -5,6 +5,7 @@
 //! token that crosses the end of the text into a stop string all come out of the same walk. A token may end inside a
 //! character if the character can still become a viable one.
 
+use super::grammar::{Grammar, Machine};
 use super::text::{Stops, whole_characters};
 use super::vocab::{Node, Vocab};
 use std::collections::HashMap;
@@ -27,6 +28,11 @@ pub trait Constraint: Send + Sync {
 
     /// The regular expression of which complete texts are whole matches, where it is one.
     fn pattern(&self) -> Option<String> {
+        None
+    }
+
+    /// The grammar that texts are held to, where it is one: masks are then found by its parser.
+    fn grammar(&self) -> Option<&Grammar> {
         None
     }
 
@@ -67,6 +73,8 @@ pub struct Ruler {
     choices: Option<Vec<String>>,
     stops: Stops,
     masks: HashMap<Vec<u8>, Arc<Mask>>,
+    /// The grammar's parser, from the first mask on; `None` where it cannot be made.
+    machine: Option<Option<Box<Machine>>>,
 }
 
 /// Masks remembered at most.
@@ -75,7 +83,7 @@ const REMEMBERED: usize = 256;
 impl Ruler {
     pub fn new(rule: Arc<dyn Constraint>, stops: Stops) -> Self {
         let choices = if rule.masks() { rule.choices() } else { None };
-        Self { rule, choices, stops, masks: HashMap::new() }
+        Self { rule, choices, stops, masks: HashMap::new(), machine: None }
     }
 
     pub fn masks(&self) -> bool {
@@ -103,12 +111,25 @@ impl Ruler {
         if let Some(mask) = self.masks.get(text) {
             return Arc::clone(mask);
         }
-        let mask = Arc::new(self.find(vocab, text));
+        let mask = Arc::new(self.find_by_grammar(vocab, text).unwrap_or_else(|| self.find(vocab, text)));
         if self.masks.len() >= REMEMBERED {
             self.masks.clear();
         }
         self.masks.insert(text.to_vec(), Arc::clone(&mask));
         mask
+    }
+
+    /// `None`: the constraint is no grammar.
+    fn find_by_grammar(&mut self, vocab: &Vocab, text: &[u8]) -> Option<Mask> {
+        let grammar = self.rule.grammar()?;
+        let machine = self.machine.get_or_insert_with(|| {
+            let machine = vocab.lexicon().and_then(|lexicon| grammar.machine(lexicon));
+            machine.ok().map(Box::new)
+        });
+        Some(match machine {
+            Some(machine) => machine.mask(vocab, &self.stops, text),
+            None => Mask { allowed: Vec::new(), ends: Vec::new() },
+        })
     }
 
     fn find(&self, vocab: &Vocab, text: &[u8]) -> Mask {

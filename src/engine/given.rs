@@ -3,6 +3,7 @@
 use super::constraint::ending_tokens;
 use super::job::{Context, Lane, Role};
 use super::request::{Completion, Finish, Generate, Listed, Reply, Score, ScoreReply, Scores, Usage};
+use super::sample::row::Row;
 use super::text::Stops;
 use super::trie::Trie;
 use crate::base::Error;
@@ -79,9 +80,14 @@ impl Given {
         }
     }
 
+    /// Tokens whose logits a node will be filled from.
+    pub fn asked(&self, node: usize) -> Vec<u32> {
+        self.trie.looked_at(node, &self.ends)
+    }
+
     /// A node's logits are there (node 0: the prompt's). Once all are, the answer goes out. True: it did.
-    pub fn fill(&mut self, node: usize, logits: &[f32], lanes: &mut [Lane], context: &mut Context<'_>) -> bool {
-        if let Err(error) = self.trie.fill(node, logits, &self.ends) {
+    pub fn fill(&mut self, node: usize, row: &mut Row<'_>, lanes: &mut [Lane], context: &mut Context<'_>) -> bool {
+        if let Err(error) = self.trie.fill(node, row, &self.ends) {
             self.failed = Some(error.message().to_string());
         }
         self.missing -= 1;

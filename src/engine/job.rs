@@ -7,6 +7,7 @@
 use super::given::Given;
 use super::hold::Holds;
 use super::request::Usage;
+use super::sample::row::{Asked, Row};
 use super::sampling::{Sample, Sampling};
 use super::vocab::Vocab;
 use crate::base::Error;
@@ -99,16 +100,27 @@ impl Job {
         self.lanes.iter().all(|lane| lane.done)
     }
 
-    /// Takes the logits (`[vocab]`) after lane `lane`'s path.
-    pub fn take_logits(&mut self, lane: usize, logits: &[f32], context: &mut Context<'_>) {
+    /// What will be looked at of the logits after lane `lane`'s path, so that the device tells it at once.
+    pub fn asks(&mut self, lane: usize, vocab: &Vocab, asked: &mut Asked) {
+        match (&mut self.work, &self.lanes[lane].role) {
+            (Work::Samples(samples), Role::Sample(sample)) => samples.asks(Some(sample), vocab, asked),
+            (Work::Samples(samples), _) => samples.asks(None, vocab, asked),
+            (Work::Given(given), role) => {
+                asked.add(&given.asked(if let Role::Node(node) = role { *node } else { 0 }));
+            }
+        }
+    }
+
+    /// Takes the logits after lane `lane`'s path.
+    pub fn take_logits(&mut self, lane: usize, row: &mut Row<'_>, context: &mut Context<'_>) {
         let role = std::mem::replace(&mut self.lanes[lane].role, Role::Root);
         match (&mut self.work, role) {
             (Work::Samples(samples), Role::Sample(sample)) => {
-                samples.next(&mut self.lanes[lane], *sample, logits, context);
+                samples.next(&mut self.lanes[lane], *sample, row, context);
             }
             (Work::Samples(samples), _) => {
                 self.started = true;
-                let lanes = samples.start(&mut self.lanes[lane], logits, context);
+                let lanes = samples.start(&mut self.lanes[lane], row, context);
                 self.lanes = lanes;
             }
             (Work::Given(given), role) => {
@@ -116,7 +128,7 @@ impl Job {
                 self.started |= node == 0;
                 self.lanes[lane].role = role;
                 self.lanes[lane].done = true;
-                given.fill(node, logits, &mut self.lanes, context);
+                given.fill(node, row, &mut self.lanes, context);
             }
         }
     }

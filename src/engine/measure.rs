@@ -136,7 +136,7 @@ fn step(run: &mut Run<'_>, limits: &Limits, growing: &mut [Growing], found: &mut
         let draft = placed.next();
         let (mut wanted, mut node) = (at, None);
         loop {
-            let token = sampler.pick(&run.logits()[wanted], None, &[], &mut random)?.token;
+            let token = sampler.pick(&mut run.row(wanted), None, &[], &mut random)?.token;
             one.path.push(token);
             one.left -= 1;
             let Some(draft) = draft.as_ref().filter(|_| one.left > 0) else { break };

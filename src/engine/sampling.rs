@@ -3,9 +3,12 @@
 use super::constraint::{Judgement, Mask, Ruler};
 use super::job::{Context, Lane, Role};
 use super::request::{Completion, Finish, Generate, Hold, Mode, Reply, StreamKey, Usage};
-use super::sample::{Pick, Sampler, masked_log_sum_exp};
+use super::sample::row::{Asked, Row};
+use super::sample::sums::log_sum_exp_of_few;
+use super::sample::{Pick, Sampler};
 use super::speculate::{self, Load, Luck};
 use super::text::{Stops, Text};
+use super::vocab::Vocab;
 use crate::base::rng::stream;
 use crate::base::{Error, ErrorKind, Result};
 use std::sync::Arc;
@@ -60,11 +63,11 @@ impl Sampling {
     }
 
     /// The prompt's logits are there: starts the samples and returns the lanes that go on.
-    pub fn start(&mut self, root: &mut Lane, logits: &[f32], context: &mut Context<'_>) -> Vec<Lane> {
+    pub fn start(&mut self, root: &mut Lane, row: &mut Row<'_>, context: &mut Context<'_>) -> Vec<Lane> {
         let mut lanes = Vec::new();
         let first = match self.mode {
             Mode::Sample => vec![None; self.n],
-            Mode::Likeliest => match self.likeliest(logits, context) {
+            Mode::Likeliest => match self.likeliest(row, context) {
                 Ok(picks) => picks.into_iter().map(Some).collect(),
                 // Every sample meets the same logits and says what is wrong with them.
                 Err(_) => vec![None; self.n],
@@ -88,10 +91,10 @@ impl Sampling {
                 Some(finish) => Some(finish),
                 None => match pick {
                     Some(pick) => {
-                        let mask = self.mask(&sample, context);
+                        let mask = self.mask(Some(&sample), context.vocab);
                         self.accept(&mut sample, pick, mask.as_deref(), context)
                     }
-                    None => self.draw(&mut sample, logits, context),
+                    None => self.draw(&mut sample, row, context),
                 },
             };
             self.go_on(&mut lane, sample, finish, context);
@@ -101,8 +104,8 @@ impl Sampling {
     }
 
     /// One sample's logits are there.
-    pub fn next(&mut self, lane: &mut Lane, mut sample: Sample, logits: &[f32], context: &mut Context<'_>) {
-        let finish = self.draw(&mut sample, logits, context);
+    pub fn next(&mut self, lane: &mut Lane, mut sample: Sample, row: &mut Row<'_>, context: &mut Context<'_>) {
+        let finish = self.draw(&mut sample, row, context);
         self.go_on(lane, sample, finish, context);
     }
 
@@ -120,7 +123,7 @@ impl Sampling {
         if left == 0 || !load.pays_at_best() {
             return Vec::new();
         }
-        let mask = self.mask(sample, context);
+        let mask = self.mask(Some(sample), context.vocab);
         let allowed = |token: u32| mask.as_ref().is_none_or(|mask| mask.allowed.binary_search(&token).is_ok());
         speculate::draft(path, &sample.luck, load, most, left, allowed)
     }
@@ -173,13 +176,27 @@ impl Sampling {
         }
     }
 
-    fn mask(&mut self, sample: &Sample, context: &Context<'_>) -> Option<Arc<Mask>> {
+    /// The mask after a sample; `None`: of a text that has not begun.
+    fn mask(&mut self, sample: Option<&Sample>, vocab: &Vocab) -> Option<Arc<Mask>> {
         let ruler = self.ruler.as_mut().filter(|ruler| ruler.masks())?;
-        Some(ruler.mask(context.vocab, sample.text.bytes()))
+        Some(ruler.mask(vocab, sample.map_or(&[], |sample| sample.text.bytes())))
     }
 
-    fn draw(&mut self, sample: &mut Sample, logits: &[f32], context: &Context<'_>) -> Option<Finish> {
-        let mask = self.mask(sample, context);
+    /// The temperature that its samples are drawn with.
+    pub fn temperature(&self) -> Option<f32> {
+        self.sampler.temperature()
+    }
+
+    /// What will be looked at of the logits after a sample; `None`: of those that all samples begin with.
+    pub fn asks(&mut self, sample: Option<&Sample>, vocab: &Vocab, asked: &mut Asked) {
+        if let Some(mask) = self.mask(sample, vocab) {
+            asked.add(&mask.allowed);
+        }
+        asked.temperature = asked.temperature.or(self.sampler.temperature());
+    }
+
+    fn draw(&mut self, sample: &mut Sample, row: &mut Row<'_>, context: &Context<'_>) -> Option<Finish> {
+        let mask = self.mask(Some(sample), context.vocab);
         if mask.as_ref().is_some_and(|mask| mask.allowed.is_empty()) {
             let text = sample.text.decided_text();
             return Some(Finish::Failed(format!("no token of this vocabulary fits the constraint after `{text}`")));
@@ -187,9 +204,9 @@ impl Sampling {
         let StreamKey { seed, puzzle, node } = self.key;
         let place = [puzzle, node, sample.index as u64, sample.ids.len() as u64];
         let allowed = mask.as_ref().map(|mask| mask.allowed.as_slice());
-        match self.sampler.pick(logits, allowed, &sample.ids, &mut stream(seed, "sample", &place)) {
+        match self.sampler.pick(row, allowed, &sample.ids, &mut stream(seed, "sample", &place)) {
             Ok(pick) => {
-                let pick = mask.as_ref().map_or(pick, |mask| whole_end(pick, mask, logits));
+                let pick = mask.as_ref().map_or(pick, |mask| whole_end(pick, mask, row));
                 self.accept(sample, pick, mask.as_deref(), context)
             }
             Err(error) => Some(Finish::Failed(error.message().to_string())),
@@ -197,11 +214,11 @@ impl Sampling {
     }
 
     /// The n likeliest first tokens, best first. To end at once is one of them, whatever tokens say so.
-    fn likeliest(&mut self, logits: &[f32], context: &Context<'_>) -> Result<Vec<Pick>> {
-        let mask = self.mask(&Sample::new(0, Stops::default()), context);
+    fn likeliest(&mut self, row: &mut Row<'_>, context: &Context<'_>) -> Result<Vec<Pick>> {
+        let mask = self.mask(None, context.vocab);
         let allowed = mask.as_ref().map(|mask| mask.allowed.as_slice());
         let ends = mask.as_ref().map_or(context.vocab.ends(), |mask| &mask.ends);
-        let mut picks = self.sampler.best(logits, allowed, self.n + ends.len())?;
+        let mut picks = self.sampler.best(row, allowed, self.n + ends.len())?;
         let mut ended = false;
         picks.retain(|pick| {
             let end = ends.binary_search(&pick.token).is_ok();
@@ -211,7 +228,7 @@ impl Sampling {
         });
         if let Some(mask) = &mask {
             for pick in &mut picks {
-                *pick = whole_end(*pick, mask, logits);
+                *pick = whole_end(*pick, mask, row);
             }
             picks.sort_by(|a, b| b.masked_logprob.total_cmp(&a.masked_logprob));
         }
@@ -312,10 +329,12 @@ impl Sampling {
 }
 
 /// A drawn end has the probability of all tokens that end: which of them was drawn makes no difference to the text.
-fn whole_end(pick: Pick, mask: &Mask, logits: &[f32]) -> Pick {
-    let total = masked_log_sum_exp(logits, &mask.ends).ok().filter(|_| mask.ends.binary_search(&pick.token).is_ok());
-    let logit = f64::from(logits[pick.token as usize]);
-    Pick { masked_logprob: pick.masked_logprob + total.map_or(0.0, |total| total - logit), ..pick }
+fn whole_end(pick: Pick, mask: &Mask, row: &mut Row<'_>) -> Pick {
+    let Ok(at) = mask.ends.binary_search(&pick.token) else { return pick };
+    // They are allowed, so they were looked at before.
+    let Ok(logits) = row.at(&mask.ends) else { return pick };
+    let share = log_sum_exp_of_few(&logits).map_or(0.0, |total| total - f64::from(logits[at]));
+    Pick { masked_logprob: pick.masked_logprob + share, ..pick }
 }
 
 /// What a constraint says of a text that just grew.

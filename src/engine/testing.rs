@@ -5,12 +5,15 @@
 use super::counters::Counters;
 use super::request::{Completion, Generate, Mode, Sampling, StreamKey, Update};
 use super::sample::Sampler;
+use super::sample::row::Row;
+use super::sample::sums::{largest, largest_of, log_sum_exp, warm_sum};
 use super::vocab::Vocab;
 use super::{Engine, Limits};
 use crate::attention::Method;
 use crate::base::{Error, Result};
 use crate::device::attend::AttendWork;
-use crate::device::{Device, HeadRow, Rope, RopeLayout, Shape, Step, Times};
+use crate::device::head::{Glance, HeadRow, Said, Want};
+use crate::device::{Device, Rope, RopeLayout, Shape, Step, Times};
 use crate::kv::PAGE_TOKENS;
 use crate::model::llama::Llama;
 use sha2::{Digest, Sha256};
@@ -29,6 +32,10 @@ pub struct Script {
     pub nan_after: Option<u32>,
     /// Only so many of a path's last tokens count: a model that repeats itself.
     pub memory: Option<usize>,
+    /// Glances with so many best tokens are all it says; `None`: all logits.
+    pub glance: Option<usize>,
+    /// Rows that had to be fetched.
+    pub fetched: usize,
     /// What a row costs; `None`: nearly nothing.
     pub row_cost: Option<f64>,
     /// The step with this number fails, or panics.
@@ -42,6 +49,8 @@ pub struct PathDevice {
     pages: usize,
     step: Vec<(u32, u32, usize)>,
     paths: Vec<Vec<u32>>,
+    /// Logits of the last step's wanted rows.
+    kept: Vec<Vec<f32>>,
     script: Arc<Mutex<Script>>,
 }
 
@@ -120,15 +129,32 @@ impl Device for PathDevice {
         Ok(())
     }
 
-    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()> {
+    fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Said>) -> Result<()> {
         let mut script = self.script.lock().unwrap();
+        self.kept.clear();
         for row in wanted {
             let path = &self.paths[row.row];
             script.asked.push(path.clone());
             let nan = script.nan_after.is_some() && path.last() == script.nan_after.as_ref();
             let from = script.memory.map_or(0, |memory| path.len().saturating_sub(memory));
-            out.push(if nan { vec![f32::NAN; self.vocab] } else { path_logits(&path[from..], self.vocab) });
+            let logits = if nan { vec![f32::NAN; self.vocab] } else { path_logits(&path[from..], self.vocab) };
+            out.push(match (row.want, script.glance) {
+                (Want::Glance(ask), Some(top)) => Said::Glance(Glance {
+                    top: largest_of(&logits, top),
+                    total: log_sum_exp(&logits).unwrap_or(f64::NAN),
+                    warm: warm_sum(&logits, largest(&logits), ask.temperature),
+                    asked: ask.tokens.iter().map(|&token| logits[token as usize]).collect(),
+                }),
+                _ => Said::Logits(logits.clone()),
+            });
+            self.kept.push(logits);
         }
+        Ok(())
+    }
+
+    fn fetch(&mut self, wanted: usize, out: &mut Vec<f32>) -> Result<()> {
+        self.script.lock().unwrap().fetched += 1;
+        out.extend_from_slice(&self.kept[wanted]);
         Ok(())
     }
 
@@ -191,6 +217,7 @@ pub fn llama(pages: usize) -> (Llama, Limits, Arc<Mutex<Script>>) {
         pages,
         step: Vec::new(),
         paths: Vec::new(),
+        kept: Vec::new(),
         script: Arc::clone(&script),
     };
     (Llama::new(Box::new(device), shape.layers), Limits::new(&shape, Method::default(), 2), script)
@@ -266,7 +293,7 @@ pub fn outcome(completion: &Completion) -> (String, Vec<u32>, Vec<u32>, u64) {
 
 /// A prompt after which the greedy text goes round in a ring for ever, where only the last token counts.
 pub fn ring(from: u32) -> Vec<u32> {
-    let next = |token: u32| Sampler::greedy().best(&path_logits(&[token], 43), None, 1).unwrap()[0].token;
+    let next = |token: u32| Sampler::greedy().best(&mut Row::of(&path_logits(&[token], 43)), None, 1).unwrap()[0].token;
     let endless = |&first: &u32| {
         let mut at = first;
         (0..50).all(|_| {

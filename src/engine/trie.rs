@@ -7,7 +7,7 @@
 //! is both a whole text and inner has one more alternative, to end: its weight is the summed probability of the tokens
 //! that end a text (end tokens, and tokens that begin a stop string). Where nothing else follows, the end is certain.
 
-use super::sample::log_sum_exp;
+use super::sample::row::Row;
 use crate::base::Result;
 
 /// Node 0 is the prompt's last token.
@@ -77,17 +77,24 @@ impl Trie {
         if self.nodes[leaf].children.is_empty() { self.nodes[leaf].parent } else { leaf }
     }
 
-    /// Takes an inner node's logits (`[vocab]`). `ends`: tokens that end a text.
-    pub fn fill(&mut self, node: usize, logits: &[f32], ends: &[u32]) -> Result<()> {
-        let total = log_sum_exp(logits)?;
-        let tokens: Vec<u32> = self.nodes[node].children.iter().map(|&child| self.nodes[child].token).collect();
-        let logprob = |&token: &u32| f64::from(logits[token as usize]) - total;
-        let children: Vec<f64> = tokens.iter().map(logprob).collect();
-        let end = if self.nodes[node].whole {
-            sum_of_logs(ends.iter().filter(|token| !tokens.contains(token)).map(logprob))
-        } else {
-            f64::NEG_INFINITY
-        };
+    /// Tokens whose logits [`fill`](Self::fill) looks at: a node's children, then those that may end it.
+    pub fn looked_at(&self, node: usize, ends: &[u32]) -> Vec<u32> {
+        let Node { children, whole, .. } = &self.nodes[node];
+        let mut tokens: Vec<u32> = children.iter().map(|&child| self.nodes[child].token).collect();
+        if *whole {
+            let other: Vec<u32> = ends.iter().copied().filter(|end| !tokens.contains(end)).collect();
+            tokens.extend(other);
+        }
+        tokens
+    }
+
+    /// Takes an inner node's logits. `ends`: tokens that end a text.
+    pub fn fill(&mut self, node: usize, row: &mut Row<'_>, ends: &[u32]) -> Result<()> {
+        let total = row.total()?;
+        let logits = row.at(&self.looked_at(node, ends))?;
+        let mut children: Vec<f64> = logits.iter().map(|&logit| f64::from(logit) - total).collect();
+        let ends = children.split_off(self.nodes[node].children.len());
+        let end = sum_of_logs(ends.into_iter());
         let all = sum_of_logs(children.iter().copied().chain([end]));
         self.nodes[node].shares = Some(Shares {
             masked: children.iter().map(|l| l - all).collect(),
@@ -154,7 +161,7 @@ mod tests {
         assert!(trie.score(0).is_none());
         let logits = [0.5f32, 1.0, -0.5, 2.0];
         for node in [0, 1, 3] {
-            trie.fill(node, &logits, &[0]).unwrap();
+            trie.fill(node, &mut Row::of(&logits), &[0]).unwrap();
         }
         let sum: f64 = (0..4).map(|text| trie.score(text).unwrap().1.exp()).sum();
         assert!((sum - 1.0).abs() < 1e-12, "{sum}");
@@ -170,10 +177,10 @@ mod tests {
         let texts: [&[u32]; 3] = [&[], &[1], &[1]];
         let mut trie = Trie::new(texts);
         assert!(trie.inner().is_empty());
-        trie.fill(0, &[0.0, 0.0], &[0]).unwrap();
+        trie.fill(0, &mut Row::of(&[0.0, 0.0]), &[0]).unwrap();
         assert_eq!(trie.score(0).unwrap().0, Vec::<f32>::new());
         assert_eq!(trie.score(1), trie.score(2));
         assert!((trie.score(0).unwrap().1 - 0.5f64.ln()).abs() < 1e-12);
-        assert!(trie.fill(0, &[f32::NAN, 0.0], &[0]).is_err());
+        assert!(trie.fill(0, &mut Row::of(&[f32::NAN, 0.0]), &[0]).is_err());
     }
 }

@@ -3,8 +3,10 @@
 //! The trie is implicit: token ids sorted by their bytes, a node is a range of them that share a prefix. It costs four
 //! bytes a token and is walked with binary searches.
 
+use super::grammar::Lexicon;
 use crate::model::tokenizer::Tokenizer;
 use std::ops::Range;
+use std::sync::OnceLock;
 
 /// What the engine knows of a tokenizer.
 #[derive(Debug, Clone)]
@@ -15,6 +17,8 @@ pub struct Vocab {
     ends: Vec<u32>,
     /// Tokens that write something, by their bytes, equal bytes by id.
     sorted: Vec<u32>,
+    /// The same for parsers of grammars, made when it is first asked for.
+    lexicon: OnceLock<Result<Lexicon, String>>,
 }
 
 /// A node of the trie: the tokens that begin with the same `depth` bytes.
@@ -33,7 +37,7 @@ impl Vocab {
         sorted.sort_by(|&a, &b| pieces[a as usize].cmp(&pieces[b as usize]).then(a.cmp(&b)));
         ends.sort_unstable();
         ends.dedup();
-        Self { pieces, ends, sorted }
+        Self { pieces, ends, sorted, lexicon: OnceLock::new() }
     }
 
     /// The tokens of a model with logits for `vocab` of them.
@@ -41,6 +45,11 @@ impl Vocab {
         let count = tokenizer.vocab_len().min(vocab) as u32;
         let pieces = (0..count).map(|id| tokenizer.token_bytes(id).to_vec()).collect();
         Self::new(pieces, tokenizer.ends().iter().copied().filter(|&id| id < count).collect())
+    }
+
+    /// The vocabulary as parsers of grammars see it.
+    pub fn lexicon(&self) -> Result<&Lexicon, String> {
+        self.lexicon.get_or_init(|| Lexicon::of(self)).as_ref().map_err(Clone::clone)
     }
 
     pub fn len(&self) -> usize {

@@ -16,11 +16,13 @@
 
 use super::batch::{Batch, LaneId};
 use super::counters::Meter;
+use super::follow::Follow;
 use super::given::Given;
 use super::hold::Holds;
 use super::job::{Context, Job, Lane, Role, Work};
 use super::request::{Cost, Generate, Mode, Reply, Score, ScoreReply};
 use super::sample::Sampler;
+use super::sample::row::{Asked, Row};
 use super::sampling::Sampling;
 use super::speculate::placed::Placed;
 use super::speculate::{Load, MOST_NODES};
@@ -29,7 +31,8 @@ use super::{Limits, Message, Shown};
 use crate::attention::Planner;
 use crate::base::size::Human;
 use crate::base::{Error, Result};
-use crate::device::{HeadRow, Step};
+use crate::device::Step;
+use crate::device::head::{HeadRow, Said};
 use crate::kv::PAGE_TOKENS;
 use crate::kv::tree::TokenTree;
 use crate::model::llama::Llama;
@@ -54,8 +57,11 @@ pub struct Worker {
     batch: Batch,
     /// Drafts that are rows of this step.
     drafts: Vec<(LaneId, Placed)>,
-    logits: Vec<Vec<f32>>,
+    /// What each wanted row was asked, and what the device said.
+    asked: Vec<Asked>,
+    said: Vec<Said>,
     meter: Meter,
+    follow: Follow,
     shown: Arc<Mutex<Shown>>,
     /// When what the claims keep was shown last.
     held_shown: Instant,
@@ -81,8 +87,10 @@ impl Worker {
             holds: Holds::new(back),
             batch: Batch::default(),
             drafts: Vec::new(),
-            logits: Vec::new(),
+            asked: Vec::new(),
+            said: Vec::new(),
             meter,
+            follow: Follow::default(),
             shown,
             held_shown: Instant::now(),
         }
@@ -128,7 +136,8 @@ impl Worker {
                     return;
                 }
             }
-            while let Ok(message) = messages.try_recv() {
+            let until = self.follow.until();
+            while let Some(message) = self.follow.next(messages, until) {
                 if !self.take(message) {
                     return;
                 }
@@ -142,6 +151,9 @@ impl Worker {
 
     /// False: stop.
     fn take(&mut self, message: Message) -> bool {
+        if matches!(message, Message::Generate(..) | Message::Score(..)) {
+            self.follow.came();
+        }
         match message {
             Message::Generate(request, reply) => self.take_generate(request, reply),
             Message::Score(request, reply) => match self.refuse(&request.prompt, request.longest()) {
@@ -250,12 +262,15 @@ impl Worker {
             self.draft();
         }
         if !self.batch.is_empty() {
+            self.ask();
             match self.forward(began) {
                 Ok(()) => self.hand_out(),
                 Err(error) => self.fail_all(&error),
             }
         }
+        let open = self.jobs.len();
         self.sweep();
+        self.follow.ended(open - self.jobs.len(), began.elapsed());
         self.show();
     }
 
@@ -467,16 +482,33 @@ impl Worker {
         }
     }
 
+    /// Finds out what will be looked at of the wanted rows' logits. Rows of drafts are asked for their temperature only:
+    /// what a constraint allows after them is not known before they are accepted.
+    fn ask(&mut self) {
+        self.asked.resize_with(self.batch.wanted.len(), Asked::default);
+        self.asked.iter_mut().for_each(Asked::clear);
+        for &(at, LaneId { job, lane }) in &self.batch.wanting {
+            self.jobs[job].asks(lane, &self.vocab, &mut self.asked[at]);
+        }
+        for (LaneId { job, .. }, placed) in &self.drafts {
+            let Work::Samples(samples) = &self.jobs[*job].work else { continue };
+            for node in 0..placed.len() {
+                self.asked[placed.wanted(node)].temperature = samples.temperature();
+            }
+        }
+    }
+
     fn forward(&mut self, began: Instant) -> Result<()> {
         self.llama.freed(&self.tree.take_freed());
         let Batch { tokens, positions, slots, rows, wanted, selects, .. } = &self.batch;
         let planning = Instant::now();
         let work = self.planner.plan(&self.tree, rows);
         self.meter.planned(planning.elapsed(), &work.io);
-        let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
-        self.logits.clear();
+        let heads: Vec<HeadRow<'_>> =
+            wanted.iter().zip(&self.asked).map(|(&row, asked)| HeadRow { row, want: asked.want() }).collect();
+        self.said.clear();
         let step = Step { tokens, positions, slots, work, selects };
-        self.llama.forward(&step, &heads, &mut self.logits)?;
+        self.llama.forward(&step, &heads, &mut self.said)?;
         self.meter.stepped(began, tokens.len(), self.llama.device().times());
         Ok(())
     }
@@ -494,7 +526,8 @@ impl Worker {
                 vocab: &self.vocab,
                 limit: self.limits.context,
             };
-            self.jobs[job].take_logits(lane, &self.logits[at], &mut context);
+            let mut row = Row::said(&self.said[at], &self.asked[at], self.limits.vocab, &mut self.llama, at);
+            self.jobs[job].take_logits(lane, &mut row, &mut context);
             if let Some((_, placed)) = drafts.next_if(|(id, _)| *id == LaneId { job, lane }) {
                 self.verify(LaneId { job, lane }, placed);
             }
@@ -526,7 +559,10 @@ impl Worker {
                 vocab: &self.vocab,
                 limit: self.limits.context,
             };
-            self.jobs[id.job].take_logits(id.lane, &self.logits[placed.wanted(node)], &mut context);
+            let wanted = placed.wanted(node);
+            let (said, asked) = (&self.said[wanted], &self.asked[wanted]);
+            let mut row = Row::said(said, asked, self.limits.vocab, &mut self.llama, wanted);
+            self.jobs[id.job].take_logits(id.lane, &mut row, &mut context);
         }
         if !placed.is_empty() {
             self.meter.verified(placed.len(), accepted);

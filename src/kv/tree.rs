@@ -21,6 +21,7 @@ use super::{PAGE_TOKENS, PageId, Slot, pages_of};
 use std::collections::BTreeSet;
 use std::fmt;
 
+mod changes;
 mod check;
 mod room;
 mod segment;
@@ -28,13 +29,21 @@ mod segment;
 mod tests;
 mod view;
 
+use changes::Changes;
 use segment::Segment;
 
 /// A live path of the tree. Valid from `open` or `fork` until `release` or `drop_branch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BranchId(u32);
 
-/// A run of tokens with one parent. Numbers are used again after a segment is gone; see [`TokenTree::shape_version`].
+impl BranchId {
+    /// Numbers of branches that are gone are used again.
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// A run of tokens with one parent. Numbers are used again after a segment is gone; see [`TokenTree::changes_since`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SegmentId(pub(crate) u32);
 
@@ -99,7 +108,7 @@ pub struct TokenTree {
     /// Leaves that end past what branches need, the least recently used first.
     evictable: BTreeSet<(u64, SegmentId)>,
     clock: u64,
-    shape_version: u64,
+    changes: Changes,
     tokens: usize,
     live_tokens: usize,
     evicted_tokens: u64,
@@ -118,7 +127,7 @@ impl TokenTree {
             free_branches: Vec::new(),
             evictable: BTreeSet::new(),
             clock: 0,
-            shape_version: 0,
+            changes: Changes::default(),
             tokens: 0,
             live_tokens: 0,
             evicted_tokens: 0,
@@ -165,7 +174,6 @@ impl TokenTree {
             self.seg_mut(target).ends.push(b);
             self.branches[b.0 as usize] = Some(Branch { segment: target, len: len + matched as u32 });
             self.touch(target, segment);
-            self.shape_version += 1;
         }
         matched
     }
@@ -212,7 +220,6 @@ impl TokenTree {
         self.branches[b.0 as usize] = None;
         self.free_branches.push(b);
         self.touch(segment, SegmentId::ROOT);
-        self.shape_version += 1;
     }
 
     /// Shortens `b` to `len` tokens and frees at once those of the others that nobody else uses and nothing follows.
@@ -234,7 +241,6 @@ impl TokenTree {
         self.seg_mut(target).ends.push(b);
         self.branches[b.0 as usize] = Some(Branch { segment: target, len });
         self.touch(segment, target);
-        self.shape_version += 1;
         let (mut at, mut used) = (segment, old_len);
         while at != SegmentId::ROOT && self.seg(at).children.is_empty() && used == self.seg(at).end() {
             let s = self.seg(at);
@@ -296,7 +302,8 @@ impl TokenTree {
         parent.children = child.children;
         parent.last_use = parent.last_use.max(child.last_use);
         self.refresh(above);
-        self.shape_version += 1;
+        self.changes.note(id);
+        self.changes.note(above);
         true
     }
 
@@ -334,7 +341,6 @@ impl TokenTree {
             }
             at = self.seg(at).parent;
         }
-        self.shape_version += 1;
         b
     }
 
@@ -391,7 +397,6 @@ impl TokenTree {
         c.last_use = clock;
         self.branches[b.0 as usize] = Some(Branch { segment: child, len });
         self.refresh(parent);
-        self.shape_version += 1;
         child
     }
 
@@ -419,17 +424,23 @@ impl TokenTree {
         self.seg_mut(id).live -= moved;
         self.refresh(id);
         self.refresh(head);
-        self.shape_version += 1;
+        self.changes.note(id);
         head
     }
 
     fn add_segment(&mut self, segment: Segment) -> SegmentId {
-        if let Some(id) = self.free_segments.pop() {
-            self.segments[id.index()] = Some(segment);
-            return id;
-        }
-        self.segments.push(Some(segment));
-        SegmentId(self.segments.len() as u32 - 1)
+        let id = match self.free_segments.pop() {
+            Some(id) => {
+                self.segments[id.index()] = Some(segment);
+                id
+            }
+            None => {
+                self.segments.push(Some(segment));
+                SegmentId(self.segments.len() as u32 - 1)
+            }
+        };
+        self.changes.note(id);
+        id
     }
 
     /// Marks the path from `from` up to `to` as just used.

@@ -21,9 +21,11 @@ use crate::offload::{self, skew::Skew};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
+mod memo;
 mod place;
 mod skewing;
 
+use memo::Memo;
 use place::Place;
 pub use skewing::Sample;
 
@@ -86,6 +88,8 @@ pub struct EngineLm {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     vocab: Arc<Vocab>,
+    heads: Memo<Form>,
+    spelled: Memo<()>,
 }
 
 impl EngineLm {
@@ -104,7 +108,15 @@ impl EngineLm {
             device,
         };
         let engine = Engine::start(llama, Arc::clone(&vocab), limits)?;
-        Ok(Arc::new(Self { info, engine, tokenizer: model.tokenizer, template: model.template, vocab }))
+        Ok(Arc::new(Self {
+            info,
+            engine,
+            tokenizer: model.tokenizer,
+            template: model.template,
+            vocab,
+            heads: Memo::default(),
+            spelled: Memo::default(),
+        }))
     }
 
     /// The prompt's token ids, with exactly one BOS where the model wants one.
@@ -122,7 +134,10 @@ impl EngineLm {
                 Part::Tokens { ids, .. } => Tail::Tokens(ids),
             })
             .collect();
-        prompt::ids(&self.tokenizer, self.template.as_ref(), form, &prompt.text, &tail)
+        let find = || prompt::head(&self.tokenizer, self.template.as_ref(), form, &prompt.text);
+        let mut ids = self.heads.get(form, &prompt.text, find)?.to_vec();
+        prompt::go_on(&self.tokenizer, &mut ids, &tail);
+        Ok(ids)
     }
 
     fn request(&self, request: Generate) -> Result<request::Generate> {
@@ -149,8 +164,11 @@ impl EngineLm {
 
     /// A text that goes on after a prompt, in tokens that write exactly its bytes.
     fn spell(&self, text: &str) -> Result<Vec<u32>> {
-        let ids = self.vocab.spell(text.as_bytes(), self.tokenizer.encode_continued(text));
-        ids.ok_or_else(|| Error::input(format!("the model's vocabulary cannot spell `{text}`")))
+        let find = || {
+            let ids = self.vocab.spell(text.as_bytes(), self.tokenizer.encode_continued(text));
+            ids.ok_or_else(|| Error::input(format!("the model's vocabulary cannot spell `{text}`")))
+        };
+        Ok(self.spelled.get((), text, find)?.to_vec())
     }
 }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 /// Characters that answers to puzzles are written in.
-const ALPHABET: &str = "0123456789 ,-\n;.:+*/=()[]{}abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+const ALPHABET: &str = "0123456789 ,-\n;.:+*/=()[]{}\"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 pub struct RandomProposer {
     info: Info,

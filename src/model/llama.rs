@@ -1,8 +1,9 @@
 //! The Llama forward pass: the order of the device's operations, nothing else.
 
 use crate::base::Result;
-use crate::device::{Device, HeadRow, Step};
+use crate::device::head::{HeadRow, Said};
 use crate::device::speculation::Fetch;
+use crate::device::{Device, Step};
 use crate::kv::{PageId, Slot};
 
 /// A model on a device.
@@ -36,9 +37,14 @@ impl Llama {
         self.device.finish()
     }
 
-    /// Runs one packed step: writes K and V of every row at its slot, and appends the logits of each wanted row to `out`.
-    /// A step without rows does nothing.
-    pub fn forward(&mut self, step: &Step<'_>, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) -> Result<()> {
+    /// All logits of the row that was number `wanted` of the last step, where only a glance of it was given.
+    pub fn fetch(&mut self, wanted: usize, out: &mut Vec<f32>) -> Result<()> {
+        self.device.fetch(wanted, out)
+    }
+
+    /// Runs one packed step: writes K and V of every row at its slot, and appends what is wanted of each row's logits to
+    /// `out`. A step without rows does nothing.
+    pub fn forward(&mut self, step: &Step<'_>, wanted: &[HeadRow<'_>], out: &mut Vec<Said>) -> Result<()> {
         if step.tokens.is_empty() {
             return Ok(());
         }
@@ -67,6 +73,7 @@ mod tests {
     use crate::device::cpu::arena::KvNumber;
     use crate::device::cpu::simd::Simd;
     use crate::device::cpu::{Activations, CpuOptions};
+    use crate::device::head::{Ask, Want};
     use crate::device::weight::Weights;
     use crate::device::{RopeLayout, Shape};
     use candle_core::quantized::GgmlDType;
@@ -203,22 +210,24 @@ mod tests {
             let mut session = session(&weights, options(activations));
             let (tokens, slots, work) = five(&mut session);
             let step = Step { tokens: &tokens, positions: &[0, 1, 2, 3, 4], slots: &slots, work: &work, selects: &[] };
-            let everything: Vec<_> = (0..5).map(|row| HeadRow { row, allowed: None }).collect();
-            let mut all = Vec::new();
-            session.llama.forward(&step, &everything, &mut all).unwrap();
+            let everything: Vec<_> = (0..5).map(HeadRow::all).collect();
+            let mut said = Vec::new();
+            session.llama.forward(&step, &everything, &mut said).unwrap();
+            let all: Vec<&[f32]> = said.iter().map(|said| said.logits().unwrap()).collect();
             let (some, many) = ([69u32, 0, 3, 3, 17], (0..70).rev().collect::<Vec<u32>>());
             let wanted = [
-                HeadRow { row: 3, allowed: Some(&some) },
-                HeadRow { row: 1, allowed: None },
-                HeadRow { row: 4, allowed: Some(&many) },
-                HeadRow { row: 0, allowed: Some(&[]) },
-                HeadRow { row: 2, allowed: None },
+                HeadRow { row: 3, want: Want::Only(&some) },
+                HeadRow::all(1),
+                HeadRow { row: 4, want: Want::Only(&many) },
+                HeadRow { row: 0, want: Want::Only(&[]) },
+                HeadRow { row: 2, want: Want::Glance(Ask::PLAIN) },
             ];
-            let mut out = vec![vec![1.0]];
+            let mut out = vec![Said::Logits(vec![1.0])];
             session.llama.forward(&step, &wanted, &mut out).unwrap();
             let pick = |row: usize, ids: &[u32]| ids.iter().map(|&id| all[row][id as usize]).collect::<Vec<_>>();
-            let expected = vec![vec![1.0], pick(3, &some), all[1].clone(), pick(4, &many), vec![], all[2].clone()];
-            assert!(out == expected);
+            let expected = vec![vec![1.0], pick(3, &some), all[1].to_vec(), pick(4, &many), vec![], all[2].to_vec()];
+            assert!(out == expected.into_iter().map(Said::Logits).collect::<Vec<_>>());
+            assert!(session.llama.fetch(4, &mut Vec::new()).is_err(), "nothing is kept");
         }
     }
 
@@ -252,8 +261,8 @@ mod tests {
         };
         check(Step { work: &changed(&|w| w.pages[0] = 64), ..step() }, &[], "page 64");
         check(Step { work: &changed(&|w| w.order[0] = w.order[1]), ..step() }, &[], "every row once");
-        check(step(), &[HeadRow { row: 5, allowed: None }], "row 5");
-        check(step(), &[HeadRow { row: 0, allowed: Some(&[70]) }], "vocabulary of 70");
+        check(step(), &[HeadRow::all(5)], "row 5");
+        check(step(), &[HeadRow { row: 0, want: Want::Only(&[70]) }], "vocabulary of 70");
         let nothing = Step { tokens: &[], positions: &[], slots: &[], work: &AttendWork::default(), selects: &[] };
         assert!(session.llama.forward(&nothing, &[], &mut Vec::new()).is_ok());
     }

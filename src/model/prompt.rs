@@ -9,7 +9,7 @@ use super::tokenizer::{Piece, Special, Tokenizer};
 use crate::base::{Error, Result};
 
 /// How a prompt's text is presented.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Form {
     /// As it stands.
     Completion,
@@ -35,6 +35,13 @@ pub fn ids(
     text: &str,
     tail: &[Tail<'_>],
 ) -> Result<Vec<u32>> {
+    let mut ids = head(tokenizer, template, form, text)?;
+    go_on(tokenizer, &mut ids, tail);
+    Ok(ids)
+}
+
+/// The ids of `text` in `form`.
+pub fn head(tokenizer: &Tokenizer, template: Option<&ChatTemplate>, form: Form, text: &str) -> Result<Vec<u32>> {
     let mut ids = match form {
         Form::Completion => tokenizer.encode(text, Special::Text),
         Form::Raw => tokenizer.encode(text, Special::Parse),
@@ -52,18 +59,22 @@ pub fn ids(
     {
         ids.insert(0, bos);
     }
+    Ok(ids)
+}
+
+/// Adds the ids of `tail` to those of a prompt.
+pub fn go_on(tokenizer: &Tokenizer, ids: &mut Vec<u32>, tail: &[Tail<'_>]) {
     let mut text = String::new();
     for part in tail {
         match part {
             Tail::Text(more) => text.push_str(more),
             Tail::Tokens(more) => {
-                flush(tokenizer, &mut text, &mut ids);
+                flush(tokenizer, &mut text, ids);
                 ids.extend_from_slice(more);
             }
         }
     }
-    flush(tokenizer, &mut text, &mut ids);
-    Ok(ids)
+    flush(tokenizer, &mut text, ids);
 }
 
 /// Texts that follow each other are encoded together.

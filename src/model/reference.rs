@@ -4,8 +4,9 @@
 use crate::attention::{Method, Parallel, Planner, QueryRow};
 use crate::base::rng::stream;
 use crate::device::cpu::{CpuDevice, CpuOptions};
+use crate::device::head::HeadRow;
 use crate::device::weight::{Bytes, LayerWeights, Weight, Weights};
-use crate::device::{HeadRow, Rope, RopeLayout, Shape, Step};
+use crate::device::{Rope, RopeLayout, Shape, Step};
 use crate::kv::{BranchId, TokenTree};
 use crate::model::llama::Llama;
 use candle_core::quantized::{GgmlDType, gguf_file};
@@ -185,13 +186,13 @@ impl Session {
         }
         let positions: Vec<u32> = rows.iter().map(|r| r.position).collect();
         let work = self.planner.plan(&self.tree, &rows);
-        let wanted: Vec<_> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
+        let wanted: Vec<_> = wanted.iter().map(|&row| HeadRow::all(row)).collect();
         let alone = |&(_, ids): &(BranchId, &[u32])| std::iter::repeat_n(self.selecting && ids.len() == 1, ids.len());
         let selects: Vec<bool> = parts.iter().flat_map(alone).collect();
         let step = Step { tokens: &tokens, positions: &positions, slots: &slots, work, selects: &selects };
         let mut out = Vec::new();
         self.llama.forward(&step, &wanted, &mut out).unwrap();
-        out
+        out.into_iter().map(|said| said.logits().unwrap().to_vec()).collect()
     }
 
     /// A new branch with one sequence, run in parts of the given lengths; logits of every position.

@@ -9,7 +9,7 @@ use super::text::{
 use super::{Collected, Origin};
 use std::fmt::Write;
 
-const STYLE: &str = "*{box-sizing:border-box}html{color-scheme:light dark}body{margin:0 auto;max-width:60rem;padding:1.5rem;\
+const STYLE: &str = "*{box-sizing:border-box}html{color-scheme:light dark}body{margin:0 auto;max-width:80rem;padding:1.5rem;\
      font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper)}h1{font-size:1.5rem}h2{font-size:1.2rem;\
      margin-top:2.5rem;border-bottom:1px solid var(--line)}p,li{max-width:46rem}.soft{color:var(--soft);font-size:.9rem}\
      .wide{overflow-x:auto}table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums;margin:.5rem 0}\

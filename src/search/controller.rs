@@ -7,9 +7,10 @@
 //! | `generate.rs` | expands thoughts: proposals from the model, a list, or chance |
 //! | `grow.rs` | a proposal becomes a thought, or is dropped; terminal states are checked |
 //! | `score.rs` | carries out the evaluators |
+//! | `given.rs` | log-probabilities of given texts, for evaluators |
 //! | `part.rs` | parts of a puzzle, split and merged |
 //! | `command.rs` | runs the programs that score thoughts |
-//! | `steer.rs` | the user's commands and their undoing |
+//! | `steer.rs`, `undo.rs` | the user's commands; taking them back |
 //! | `take_up.rs` | a recorded run goes on |
 //! | `flight.rs` | requests that run at the same time |
 //! | `budget.rs`, `afford.rs` | counts, limits and the clock; what can be sent within the token budget |
@@ -24,6 +25,7 @@ mod command;
 mod finish;
 mod flight;
 mod generate;
+mod given;
 mod grow;
 mod part;
 mod prompt;
@@ -32,6 +34,7 @@ mod steer;
 mod take_up;
 #[cfg(test)]
 mod tests;
+mod undo;
 
 use super::event::{Command, Event, Limits, Outcome, Reason};
 use super::policy::{self, Plan, Step};
@@ -39,8 +42,7 @@ use super::record::Recorder;
 use super::run::{Before, RunSpec};
 use super::tree::{NodeId, Status, ThoughtTree};
 use crate::base::{Error, ErrorKind, Result, rng};
-use crate::lm::pattern::Pattern;
-use crate::lm::{Finish, HeldKv, Hold, Lm, Scores};
+use crate::lm::{Constraint, Finish, HeldKv, Hold, Lm, Scores};
 use crate::strategy::{Constrain, Generate, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
@@ -49,9 +51,10 @@ use grow::Fate;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use steer::{Order, Undo};
+use steer::Order;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Interval, MissedTickBehavior, interval};
+use undo::Undo;
 
 /// How often the counters of memory and speed are told.
 const COUNTERS_EVERY: Duration = Duration::from_millis(250);
@@ -65,8 +68,8 @@ pub struct Controller {
     /// The puzzle's part of every random stream.
     puzzle_part: u64,
     plan: Plan,
-    /// Patterns that proposals must match, by their text.
-    patterns: HashMap<String, Arc<Pattern>>,
+    /// What proposals are held to where the puzzle does not say it, compiled.
+    rules: Vec<(Constrain, Arc<dyn Constraint>)>,
     tree: ThoughtTree,
     ledger: Ledger,
     /// Who was first in a state of the puzzle.
@@ -150,14 +153,12 @@ impl Controller {
             accept: search.accept.clone(),
             stop: search.stop.clone(),
         };
-        let mut patterns = HashMap::new();
+        let mut rules = Vec::new();
         for generate in strategy.generators() {
             count(&generate.n, "generate.n")?;
             count(&generate.max_tokens, "generate.max_tokens")?;
-            if let Constrain::Regex(text) = &generate.constrain {
-                let pattern = Pattern::new(text).map_err(|e| Error::input(format!("{}: {e}", strategy.origin)))?;
-                patterns.insert(text.clone(), Arc::new(pattern));
-            }
+            let rule = generate.constrain.rule().map_err(|e| Error::input(format!("{}: {e}", strategy.origin)))?;
+            rules.extend(rule.map(|rule| (generate.constrain.clone(), rule)));
         }
         if let Some(before) = &before {
             take_up::check(before)?;
@@ -184,7 +185,7 @@ impl Controller {
             lm,
             seed,
             plan,
-            patterns,
+            rules,
             tree: ThoughtTree::default(),
             ledger: Ledger::new(limits, paused),
             states: HashMap::new(),
@@ -326,6 +327,12 @@ impl Controller {
     /// How a thought is made, or was: by its level.
     fn generate_of(&self, level: usize) -> &Generate {
         self.strategy.generate_at(level)
+    }
+
+    /// What thoughts of a level are held to, where the puzzle does not say it.
+    fn rule_of(&self, level: usize) -> Option<&Arc<dyn Constraint>> {
+        let constrain = &self.generate_of(level).constrain;
+        self.rules.iter().find(|(known, _)| known == constrain).map(|(_, rule)| rule)
     }
 
     /// Applies, records and sends an event.

@@ -9,6 +9,7 @@ pub mod logprob;
 pub mod reply;
 pub mod value;
 pub mod vote;
+pub mod yes_no;
 
 use super::event::ScorePart;
 use crate::strategy::{Expression, Values};

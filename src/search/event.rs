@@ -115,8 +115,12 @@ pub enum Event {
     Held {
         thoughts: Vec<(NodeId, HeldKv)>,
     },
-    /// The user steered.
+    /// The user steered. An act that is refused is answered by a note at once.
     Act {
+        command: Command,
+    },
+    /// What the user ordered before (expand, rescore) is being done now.
+    Begun {
         command: Command,
     },
     /// What is set by hand from here on, told after every act that sets something or takes that back. `None`: as the

@@ -34,10 +34,7 @@ fn unrendered(strategy: &Strategy) -> Vec<Fault> {
     // A thought such as the search would have, and none, as at the beginning.
     let step = puzzle.next_steps("").into_iter().next().unwrap_or_default();
     let generators = strategy.generators().map(|generate| &generate.prompt);
-    let judges = strategy.evaluators().filter_map(|evaluator| match evaluator {
-        Evaluator::Value { prompt, .. } | Evaluator::Vote { prompt, .. } => Some(prompt),
-        Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => None,
-    });
+    let judges = strategy.evaluators().filter_map(Evaluator::prompt);
     let mut faults: Vec<Fault> = Vec::new();
     for prompt in generators.chain(judges) {
         for text in ["", step.as_str()] {

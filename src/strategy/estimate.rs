@@ -147,6 +147,8 @@ impl Run<'_> {
             let (prompt, n, max_tokens, of) = match evaluator {
                 Evaluator::Value { prompt, n, max_tokens, .. } => (prompt, *n, *max_tokens, 1),
                 Evaluator::Vote { prompt, n, max_tokens, .. } => (prompt, *n, *max_tokens, 2),
+                // Every spelling is forwarded but for its last token.
+                Evaluator::YesNo { prompt, yes, no, .. } => (prompt, 1, yes.len() + no.len(), 1),
                 Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => continue,
             };
             let replies = (n as u64).saturating_mul(max_tokens as u64) / of;

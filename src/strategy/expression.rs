@@ -41,6 +41,7 @@ pub const PARTS: &[(&str, &str)] = &[
     ("vote", "the share of votes"),
     ("logprob", "the probability of the text, 0 to 1"),
     ("command", "what the command gave"),
+    ("yes_no", "how likely yes is against no"),
 ];
 
 /// Where an expression stands, which decides the names it knows.

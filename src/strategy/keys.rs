@@ -79,7 +79,7 @@ pub const KEYS: &[Key] = &[
     key(
         "generate",
         "constrain",
-        "none, puzzle (what the puzzle still allows), {regex: …} or {choice: […]}; default none",
+        "none, puzzle (what the puzzle still allows), {regex: …}, {choice: […]}, {json_schema: …} or {grammar: …}; default none",
     ),
     key("generate", "temperature", "0 (always the likeliest token) and up; default 0"),
     key("generate", "top_k", "sample among the k likeliest tokens; 0 is all; default all"),
@@ -99,8 +99,19 @@ pub const KEYS: &[Key] = &[
         "a regular expression that the whole thought matches; tokens that cannot lead to a match are not sampled",
     ),
     key("generate.constrain", "choice", "a list of texts, one of which the thought is"),
+    key(
+        "generate.constrain",
+        "json_schema",
+        "a JSON schema that the thought fits: a map, JSON after `|`, or a file; tokens that cannot lead to a fit are not sampled",
+    ),
+    key("generate.constrain", "grammar", "a grammar in llguidance's Lark that the thought fits: after `|`, or a file"),
     key("evaluate", "checker", "the puzzle's own check: partial (of a beginning) or whole (of an answer)"),
     key("evaluate", "value", "ask the model for a label of a thought, or for a number on a scale"),
+    key(
+        "evaluate",
+        "yes_no",
+        "ask the model a yes/no question of a thought; how likely yes is against no is read from the logits, nothing is sampled",
+    ),
     key("evaluate", "vote", "ask the model which of a level's thoughts is best"),
     key(
         "evaluate",
@@ -125,6 +136,14 @@ pub const KEYS: &[Key] = &[
     key("evaluate.value", "format", "as generate.format"),
     key("evaluate.value", "max_tokens", "the longest a reply may be, in tokens; default 32"),
     key("evaluate.value", "temperature", "as generate.temperature; default 0"),
+    key(
+        "evaluate.yes_no",
+        "prompt",
+        "as generate.prompt; `thought` is the one to judge; it ends where the answer begins",
+    ),
+    key("evaluate.yes_no", "format", "as generate.format"),
+    key("evaluate.yes_no", "yes", "spellings of yes, a list; default yes and Yes, with and without a space before"),
+    key("evaluate.yes_no", "no", "spellings of no, a list; default no and No, with and without a space before"),
     key("evaluate.vote", "prompt", "as generate.prompt; `thoughts`, the list to choose from, is there too"),
     key("evaluate.vote", "n", "votes asked for; default 1"),
     key("evaluate.vote", "format", "as generate.format"),

@@ -56,10 +56,15 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
     }
     for evaluator in strategy.evaluators() {
         match evaluator {
-            Evaluator::Value { prompt, .. } if !prompt::uses(prompt, "thought") && !prompt::uses(prompt, "path") => {
+            Evaluator::Value { prompt, .. } | Evaluator::YesNo { prompt, .. }
+                if !prompt::uses(prompt, "thought") && !prompt::uses(prompt, "path") =>
+            {
                 r.warn(
                     place(top, "evaluate"),
-                    "the value prompt shows neither `thought` nor `path`: every thought gets the same reply",
+                    format!(
+                        "the {} prompt shows neither `thought` nor `path`: every thought gets the same answer",
+                        evaluator.name()
+                    ),
                 );
             }
             Evaluator::Vote { prompt, .. } if !prompt::uses(prompt, "thoughts") => {

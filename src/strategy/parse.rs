@@ -18,8 +18,7 @@ use super::{
     Budget, Constrain, Count, Evaluator, Generate, GenerateKind, Level, Policy, PromptSource, Strategy, Thought, prompt,
 };
 use crate::base::{Error, Result};
-use crate::lm::pattern::Pattern;
-use crate::lm::{Format, Sampling};
+use crate::lm::{Format, GrammarForm, Sampling};
 use prompt::Role;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -246,14 +245,22 @@ fn read_constrain(r: &mut Reader, node: &Node) -> Option<Constrain> {
     };
     let fields = r.fields(node, "generate.constrain", "`constrain`")?;
     if entries.len() != 1 {
-        return r.refuse(node.span, "`constrain` holds one of `regex` and `choice`");
+        return r.refuse(node.span, "`constrain` holds one of `regex`, `choice`, `json_schema` and `grammar`");
     }
     if let Some(node) = fields.get("regex") {
         let text = r.text(node, "regex")?;
-        return match Pattern::new(&text) {
-            Ok(_) => Some(Constrain::Regex(text)),
-            Err(why) => r.refuse(node.span, why),
-        };
+        return compiled(r, node, Constrain::Regex(text));
+    }
+    if let Some(node) = fields.get("json_schema") {
+        let schema = r.json(node, "json_schema")?;
+        if !schema.is_object() {
+            return r.refuse(node.span, "a JSON schema is a map such as `{type: object, properties: {…}}`");
+        }
+        return compiled(r, node, Constrain::Grammar(GrammarForm::Json(schema)));
+    }
+    if let Some(node) = fields.get("grammar") {
+        let text = r.text_or_file(node, "grammar")?;
+        return compiled(r, node, Constrain::Grammar(GrammarForm::Lark(text)));
     }
     let node = fields.get("choice")?;
     let choices = r.texts(node, "choice");
@@ -261,6 +268,14 @@ fn read_constrain(r: &mut Reader, node: &Node) -> Option<Constrain> {
         return r.refuse(node.span, "`choice` needs at least one text");
     }
     Some(Constrain::Choice(choices))
+}
+
+/// The constraint, where it compiles.
+fn compiled(r: &mut Reader, node: &Node, constrain: Constrain) -> Option<Constrain> {
+    match constrain.rule() {
+        Ok(_) => Some(constrain),
+        Err(why) => r.refuse(node.span, why),
+    }
 }
 
 fn read_budget(r: &mut Reader, node: &Node) -> Budget {

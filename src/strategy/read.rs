@@ -109,6 +109,36 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A text after `|`, or what stands in a file of the strategy's folder.
+    pub fn text_or_file(&mut self, node: &Node, what: &str) -> Option<String> {
+        let text = self.text(node, what)?;
+        if matches!(node.value, Value::Scalar { style: Style::Block, .. }) || text.contains('\n') {
+            return Some(text);
+        }
+        match source::file(&text, &self.sources[node.span.file].home) {
+            Ok(Some((_, text))) => Some(text),
+            Ok(None) => self.refuse(
+                node.span,
+                format!(
+                    "there is no file `{text}` in the strategy's folder; a text of your own stands after `{what}: |`"
+                ),
+            ),
+            Err(why) => self.refuse(node.span, why),
+        }
+    }
+
+    /// A JSON value: a map written in place, JSON after `|`, or a JSON file of the strategy's folder.
+    pub fn json(&mut self, node: &Node, what: &str) -> Option<serde_json::Value> {
+        if !matches!(node.value, Value::Scalar { .. }) {
+            return Some(node.to_json());
+        }
+        let text = self.text_or_file(node, what)?;
+        match serde_json::from_str(&text) {
+            Ok(value) => Some(value),
+            Err(error) => self.refuse(node.span, format!("`{what}` is no JSON: {error}")),
+        }
+    }
+
     /// A list of texts, each as typed. An empty text is refused: it would match everywhere.
     pub fn texts(&mut self, node: &Node, what: &str) -> Vec<String> {
         let Value::List(items) = &node.value else {

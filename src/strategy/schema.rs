@@ -38,7 +38,7 @@ fn section(level: &str) -> Value {
         "" => &[],
         "search" => &["policy"],
         "evaluate.value" => &["prompt"],
-        "evaluate.vote" => &["prompt"],
+        "evaluate.vote" | "evaluate.yes_no" => &["prompt"],
         "evaluate.command" => &["run"],
         "search.policy.graph" => &["operations"],
         "search.policy.graph.operations" => &["split"],
@@ -124,13 +124,17 @@ fn value(level: &str, name: &str) -> Value {
         (_, "format") => json!({"enum": ["completion", "chat"]}),
         ("generate", "constrain") => json!({"anyOf": [{"enum": ["none", "puzzle"]}, section("generate.constrain")]}),
         ("generate.constrain", "choice") => json!({"$ref": "#/$defs/texts", "minItems": 1}),
+        ("generate.constrain", "json_schema") => json!({"type": ["object", "string"]}),
         (_, "temperature") => json!({"type": "number", "minimum": 0}),
         ("generate", "repetition_penalty") => json!({"type": "number", "minimum": 0.01, "maximum": 100}),
         ("generate", "top_k") => whole(0),
         ("generate", "stop") => json!({"$ref": "#/$defs/texts"}),
         ("evaluate", "checker") => json!({"enum": ["partial", "whole"]}),
         ("evaluate", "logprob") => json!({"type": "boolean"}),
-        ("evaluate", "value" | "vote") => section(if name == "value" { "evaluate.value" } else { "evaluate.vote" }),
+        ("evaluate", "value") => section("evaluate.value"),
+        ("evaluate", "vote") => section("evaluate.vote"),
+        ("evaluate", "yes_no") => section("evaluate.yes_no"),
+        ("evaluate.yes_no", "yes" | "no") => json!({"$ref": "#/$defs/texts", "minItems": 1}),
         ("evaluate.value", "labels") => {
             json!({"type": "object", "minProperties": 1, "additionalProperties": {"type": "number", "minimum": 0}})
         }

@@ -115,6 +115,26 @@ fn a_value_has_labels_or_a_scale() {
 }
 
 #[test]
+fn yes_and_no_have_spellings_that_exclude_each_other() {
+    let asked = |keys: &str| {
+        with("  - checker: partial", &format!("  - yes_no: {{prompt: \"Is {{{{ thought }}}} right?\"{keys}}}"))
+    };
+    match &read(&asked("")).strategy.unwrap().evaluate[0] {
+        Evaluator::YesNo { yes, no, .. } => assert_eq!((yes.len(), no.len(), yes[0].as_str()), (4, 4, " Yes")),
+        other => panic!("{other:?}"),
+    }
+    let message = |keys: &str| read(&asked(keys)).faults.first().map(|f| f.message.clone()).unwrap_or_default();
+    assert_eq!(message(", yes: [no], no: [yes]"), "", "the words are the user's");
+    assert!(message(", yes: [Y, Yes]").contains("begins with the answer `Y`"));
+    assert!(message(", yes: [a], no: [a]").contains("stands twice"));
+    assert!(message(", yes: []").contains("at least one text"));
+    assert!(message(", n: 3").contains("unknown key `n` under `evaluate.yes_no`"), "{}", message(", n: 3"));
+    assert!(read(&with("  - checker: partial", "  - yes_no")).faults[0].message.contains("needs settings"));
+    let weighed = asked("").replace("budget:", "score: 0.5 + 0.5 * yes_no\nbudget:");
+    assert!(read(&weighed).strategy.is_some());
+}
+
+#[test]
 fn boolean_fields_take_true_and_false_only_and_say_which() {
     let set = |word: &str| with("  - checker: partial", &format!("  - logprob: {word}"));
     check(&set("yes"), 14, 14, "for `yes` write true");
@@ -462,26 +482,7 @@ fn shipped_strategies_validate_against_the_schema_and_broken_ones_do_not() {
 
 /// A file as an editor's YAML 1.2 reader sees it.
 fn json_of(text: &str) -> Json {
-    fn convert(node: &yaml::Node) -> Json {
-        match &node.value {
-            yaml::Value::Scalar { text, style: yaml::Style::Plain } => match text.as_str() {
-                "true" => Json::Bool(true),
-                "false" => Json::Bool(false),
-                "" | "~" | "null" => Json::Null,
-                text => text
-                    .parse::<i64>()
-                    .map(Json::from)
-                    .or_else(|_| text.parse::<f64>().map(Json::from))
-                    .unwrap_or(Json::from(text)),
-            },
-            yaml::Value::Scalar { text, .. } => Json::from(text.as_str()),
-            yaml::Value::List(items) => items.iter().map(convert).collect(),
-            yaml::Value::Map(entries) => {
-                Json::Object(entries.iter().map(|e| (e.key.clone(), convert(&e.value))).collect())
-            }
-        }
-    }
-    convert(&yaml::load(text).0.unwrap())
+    yaml::load(text).0.unwrap().to_json()
 }
 
 /// A validator for the part of JSON Schema that `schema.rs` uses; an unknown keyword fails the test.

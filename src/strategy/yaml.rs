@@ -70,6 +70,30 @@ impl Node {
         }
     }
 
+    /// As JSON, scalars read as YAML 1.2's core schema has them: what other readers of YAML would see.
+    pub fn to_json(&self) -> serde_json::Value {
+        use serde_json::Value as Json;
+        match &self.value {
+            Value::Scalar { text, style: Style::Plain } => match text.as_str() {
+                "true" => Json::Bool(true),
+                "false" => Json::Bool(false),
+                "" | "~" | "null" => Json::Null,
+                text => text
+                    .parse::<i64>()
+                    .map(Json::from)
+                    .or_else(|_| text.parse::<f64>().map(Json::from))
+                    .ok()
+                    .filter(Json::is_number)
+                    .unwrap_or_else(|| Json::from(text)),
+            },
+            Value::Scalar { text, .. } => Json::from(text.as_str()),
+            Value::List(items) => items.iter().map(Self::to_json).collect(),
+            Value::Map(entries) => {
+                Json::Object(entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json())).collect())
+            }
+        }
+    }
+
     /// What it is, for messages: `a list`, `text "abc"`.
     pub fn describe(&self) -> String {
         match &self.value {

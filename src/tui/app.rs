@@ -1,18 +1,20 @@
 //! The screen's whole state, and what keys, events and time do to it. What it wants done outside it leaves as
 //! [`Effect`]s; it reads and writes nothing itself, so that every test is a list of inputs.
 
+mod input;
+mod starting;
+
 use super::draw;
-use super::keys::{Action, Group, Key, KeyMap, REPLAY_GROUPS, RUN_GROUPS};
+use super::keys::{Group, KeyMap, REPLAY_GROUPS, RUN_GROUPS};
 use super::layout::{Arrangement, Pane, arrange, is_too_small};
 use super::popup::Popup;
 use super::replay::{Recording, Replay};
 use super::run_screen::RunScreen;
-use super::start::{Catalog, Outcome as FormOutcome, Start};
+use super::start::Start;
 use super::theme::{Theme, ThemeName};
-use super::{Begin, Choice, Fork, ScreenOptions, StrategyItem};
+use super::{Begin, Choice, Fork, ScreenOptions};
 use crate::base::Result;
 use crate::search::event::{Command, Event as SearchEvent, Outcome, Reason};
-use crossterm::event::{Event, KeyCode, KeyEvent, KeyEventKind};
 use ratatui::layout::Rect;
 use std::path::PathBuf;
 
@@ -192,35 +194,6 @@ impl App {
         self.dirty = true;
     }
 
-    /// One input of the terminal. Key releases do nothing; a paste goes into a text field or nowhere.
-    pub fn input(&mut self, event: &Event) {
-        match event {
-            Event::Key(key) if key.kind == KeyEventKind::Release => return,
-            Event::Key(key) => self.key(key),
-            Event::Paste(text) => {
-                let field = match (&mut self.popup, &self.screen) {
-                    (Some(popup), _) => popup.field(),
-                    (None, Screen::Start) => self.start.field(),
-                    (None, _) => None,
-                };
-                match field {
-                    Some(field) => {
-                        field.paste(text);
-                        self.field_changed();
-                    }
-                    None => self.say("pasted text goes into text fields only"),
-                }
-            }
-            Event::Mouse(mouse) if self.mouse => self.mouse_event(*mouse),
-            Event::Resize(width, height) => self.area = Rect::new(0, 0, *width, *height),
-            Event::Mouse(_) | Event::FocusGained | Event::FocusLost => return,
-        }
-        self.dirty = true;
-        self.ask_preview();
-        // The next input may come before the next picture, and must not meet rows of what is gone.
-        self.settle();
-    }
-
     /// One event of the search.
     pub fn search_event(&mut self, event: &SearchEvent) {
         let Some(run) = self.run.as_mut().filter(|r| r.replay.is_none()) else { return };
@@ -302,87 +275,6 @@ impl App {
         self.spin as usize
     }
 
-    pub fn catalog(&mut self, catalog: Catalog) {
-        self.start.take(catalog);
-        self.reload_at = self.now + RELOAD_SECONDS;
-        self.dirty = true;
-        if self.screen == Screen::Start
-            && self.start.take_haste()
-            && let FormOutcome::Start(choice) = self.start.enter()
-        {
-            // Enter was pressed before there was anything to choose from: what came first is what was meant.
-            self.begin(choice);
-            return;
-        }
-        self.ask_preview();
-    }
-
-    /// New strategies of a task; draws only where something changed.
-    pub fn strategies(&mut self, task: String, items: Vec<StrategyItem>) {
-        self.reload_at = self.now + RELOAD_SECONDS;
-        let old = self.start.catalog.as_ref().and_then(|c| c.strategies.get(&task));
-        if old != Some(&items) {
-            self.start.take_strategies(task, items);
-            self.dirty = true;
-        }
-    }
-
-    pub fn preview(&mut self, question: u64, answer: Result<String>) {
-        if question == self.start.question {
-            self.start.preview = Some(answer.map_err(|e| e.to_string()));
-            self.dirty = true;
-        }
-    }
-
-    pub fn progress(&mut self, job: u64, text: String, share: Option<f64>) {
-        if let Screen::Loading(loading) = &mut self.screen
-            && loading.job == job
-        {
-            loading.text = text;
-            loading.share = share;
-            self.dirty = true;
-        }
-    }
-
-    /// A start came to its end. True where its run is wanted.
-    pub fn started(&mut self, job: u64, choice: Choice, result: Result<()>) -> bool {
-        if !matches!(&self.screen, Screen::Loading(loading) if loading.job == job) {
-            return false;
-        }
-        self.dirty = true;
-        match result {
-            Ok(()) => {
-                self.start.show(&choice);
-                let wishes = self.run.take().map(|r| r.wishes);
-                let mut run = RunScreen::live(choice);
-                if let Some(old) = wishes.filter(|w| !w.time_bar) {
-                    // The next puzzle is looked at in the same panes.
-                    run.wishes = old;
-                }
-                self.run = Some(run);
-                self.screen = Screen::Run;
-                self.popup = None;
-                true
-            }
-            Err(e) => {
-                self.screen = Screen::Start;
-                self.start.error = Some(e.to_string());
-                self.reload_at = self.now + RELOAD_SECONDS;
-                false
-            }
-        }
-    }
-
-    pub fn opened(&mut self, result: Result<Recording>) {
-        match result {
-            Ok(recording) => self.open_replay(recording),
-            Err(e) => {
-                self.start.error = Some(e.to_string());
-                self.dirty = true;
-            }
-        }
-    }
-
     /// The outcome of the last run, if there was one that ended.
     pub fn outcome(&self) -> Option<&Outcome> {
         self.run.as_ref().filter(|r| r.replay.is_none())?.state.outcome.as_ref()
@@ -429,54 +321,6 @@ impl App {
         }
     }
 
-    /// Starts a choice: the lists give way to a progress line.
-    pub fn begin(&mut self, choice: Choice) {
-        self.jobs += 1;
-        self.effect(Effect::Drop);
-        self.effect(Effect::Start { job: self.jobs, choice: choice.clone() });
-        self.load(choice);
-    }
-
-    /// Goes on with a recorded run.
-    pub fn begin_fork(&mut self, fork: Fork) {
-        self.jobs += 1;
-        self.effect(Effect::Drop);
-        self.effect(Effect::Fork { job: self.jobs, fork: fork.clone() });
-        self.load(fork.choice);
-    }
-
-    /// Starts the puzzle after the one of `choice`.
-    pub fn begin_next(&mut self, choice: Choice) {
-        self.jobs += 1;
-        self.effect(Effect::Drop);
-        self.effect(Effect::StartNext { job: self.jobs, choice: choice.clone() });
-        self.load(choice);
-    }
-
-    fn load(&mut self, choice: Choice) {
-        self.popup = None;
-        self.banner_due = false;
-        self.start.error = None;
-        self.spin = 0;
-        let text = "starting".to_string();
-        self.screen = Screen::Loading(Loading { job: self.jobs, choice, text, share: None, since: self.now });
-        self.dirty = true;
-    }
-
-    pub fn back_to_start(&mut self) {
-        if let Some(choice) = self.run.as_ref().and_then(|r| r.choice.clone()) {
-            self.start.show(&choice);
-        }
-        self.effect(Effect::Drop);
-        self.popup = None;
-        self.banner_due = false;
-        self.screen = Screen::Start;
-        self.reload_at = self.now + RELOAD_SECONDS;
-        if self.start.catalog.is_none() {
-            self.effect(Effect::LoadCatalog);
-        }
-    }
-
     pub fn set_theme(&mut self, name: ThemeName) {
         self.theme_name = name;
         self.theme = Theme::new(name, self.ascii);
@@ -506,101 +350,6 @@ impl App {
             (Screen::Run, Some(run)) if run.replay.is_some() => REPLAY_GROUPS,
             (Screen::Run, _) => RUN_GROUPS,
             _ => &[Group::Program],
-        }
-    }
-
-    fn key(&mut self, event: &KeyEvent) {
-        let key = Key::of(event);
-        if key == (Key { code: KeyCode::Char('c'), ctrl: true }) {
-            // Twice leaves whatever is open.
-            match self.popup {
-                Some(Popup::ConfirmQuit) => self.effect(Effect::Leave),
-                _ => self.quit(),
-            }
-            return;
-        }
-        if let Some(action @ (Action::Suspend | Action::Redraw)) = self.keys.action(key, &[Group::Program]) {
-            self.act(action);
-            return;
-        }
-        if self.popup.is_some() {
-            self.popup_key(event, key);
-            return;
-        }
-        match &self.screen {
-            Screen::Start => self.start_key(event, key),
-            Screen::Loading(_) => {
-                if key.code == KeyCode::Esc {
-                    self.back_to_start();
-                } else if self.keys.action(key, &[Group::Program]) == Some(Action::Quit) {
-                    self.effect(Effect::Leave);
-                }
-            }
-            Screen::Run => {
-                if let Some(action) = self.keys.action(key, self.groups()) {
-                    self.act(action);
-                } else if key.code == KeyCode::Esc {
-                    self.escape();
-                }
-            }
-        }
-    }
-
-    /// Escape undoes the newest of: zoom, mark, search.
-    fn escape(&mut self) {
-        let Some(run) = &mut self.run else { return };
-        if run.wishes.zoom.take().is_none() && run.marked.take().is_none() {
-            run.find = Default::default();
-        }
-    }
-
-    fn start_key(&mut self, event: &KeyEvent, key: Key) {
-        match self.start.key(event) {
-            FormOutcome::Handled => {}
-            FormOutcome::Start(choice) => self.begin(choice),
-            FormOutcome::Open(id) => self.effect(Effect::OpenRun(id)),
-            FormOutcome::Ignored => match self.keys.action(key, &[Group::Program]) {
-                Some(action @ (Action::Help | Action::Theme | Action::Quit)) => self.act(action),
-                _ if key.code == KeyCode::Esc && self.start.field().is_some() => self.start.move_focus(1),
-                _ => {}
-            },
-        }
-    }
-
-    fn ask_preview(&mut self) {
-        if self.screen == Screen::Start
-            && let Some((question, choice)) = self.start.wants_preview()
-        {
-            self.effect(Effect::Preview { question, choice });
-        }
-    }
-
-    pub fn quit(&mut self) {
-        let replay_from_start = self.screen == Screen::Run
-            && self.start.catalog.is_some()
-            && self.run.as_ref().is_some_and(|r| r.replay.is_some());
-        if self.is_running() {
-            self.open_popup(Popup::ConfirmQuit);
-        } else if replay_from_start {
-            // A replay opened from the start screen goes back to it.
-            self.run = None;
-            self.back_to_start();
-        } else {
-            self.effect(Effect::Leave);
-        }
-    }
-
-    /// A text field got new text: what hangs on it follows.
-    pub fn field_changed(&mut self) {
-        match &mut self.popup {
-            Some(Popup::Find { field, from }) => {
-                let (text, from) = (field.text(), *from);
-                if let Some(run) = &mut self.run {
-                    run.start_find(text.trim(), from);
-                }
-            }
-            Some(Popup::Palette { selected, .. }) => *selected = 0,
-            _ => {}
         }
     }
 }

@@ -2,28 +2,29 @@
 //!
 //! It refuses to know about the screen: no sizes, no selection, no keys.
 
+mod clock;
+mod log;
+mod samples;
+
+pub use clock::Series;
+pub use log::{LogKind, LogLine};
+
 use super::held::Held;
 use super::prompts::Prompts;
-use super::text::grouped;
 use crate::lm::{Counters, Usage};
-use crate::search::event::{Author, Command, Event, Limits, Outcome, Purpose, Reason};
+use crate::search::event::{Author, Event, Limits, Outcome, Purpose, Reason};
 use crate::search::export::{Page, outcome_fact};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
+use clock::COUNTERS_EVERY;
+use log::{act_node, act_text, brief};
 use std::collections::{HashMap, VecDeque};
 
-/// Lines of the log that are kept.
-const LOG_LINES: usize = 1000;
 /// Points of a sparkline that are kept.
 const SERIES_LEN: usize = 300;
 /// Pieces of ended samples that still wait for their thought.
 const WAITING_SAMPLES: usize = 256;
 /// Bins of the histogram of scores, from 0 to 1.
 const SCORE_BINS: usize = 20;
-/// Counters are shown at most this often, in seconds.
-const COUNTERS_EVERY: f64 = 0.25;
-
-/// The clock on the screen goes on by itself in steps of so many seconds.
-const CLOCK_STEP: f64 = 1.0;
 
 /// A text piece and its natural-log probability.
 pub type TokenPiece = (String, f32);
@@ -60,42 +61,6 @@ pub struct Progress {
     pub thoughts: u64,
     pub usage: Usage,
     pub seconds: f64,
-}
-
-/// How a log line is to be read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogKind {
-    Info,
-    Act,
-    Good,
-    Bad,
-}
-
-#[derive(Debug, Clone, PartialEq)]
-pub struct LogLine {
-    pub kind: LogKind,
-    pub text: String,
-    pub node: Option<NodeId>,
-}
-
-/// The newest values of something, oldest first.
-#[derive(Debug, Clone, Default)]
-pub struct Series {
-    values: VecDeque<f64>,
-}
-
-impl Series {
-    fn push(&mut self, value: f64) {
-        if self.values.len() == SERIES_LEN {
-            self.values.pop_front();
-        }
-        self.values.push_back(value);
-    }
-
-    /// At most the newest `n`, oldest first.
-    pub fn newest(&self, n: usize) -> Vec<f64> {
-        self.values.iter().skip(self.values.len().saturating_sub(n)).copied().collect()
-    }
 }
 
 #[derive(Debug, Clone)]
@@ -260,52 +225,6 @@ impl RunState {
         }
     }
 
-    /// Shows counters that came too soon after the last ones. True where something changed.
-    pub fn tick(&mut self, now: f64) -> bool {
-        let clock = self.tick_clock(now);
-        self.tick_counters(now) || clock
-    }
-
-    /// Seconds the search has run, pauses left out: as it told them, and what has passed since.
-    pub fn seconds(&self) -> f64 {
-        self.progress.seconds + self.since_told
-    }
-
-    fn tick_clock(&mut self, now: f64) -> bool {
-        let Some(at) = self.told_at else { return false };
-        let steps = ((now - at) / CLOCK_STEP).floor().max(0.0) * CLOCK_STEP;
-        let moved = steps > self.since_told;
-        self.since_told = self.since_told.max(steps);
-        moved
-    }
-
-    fn tick_counters(&mut self, now: f64) -> bool {
-        if self.pending.is_none() || self.shown_at.is_some_and(|at| now < at + COUNTERS_EVERY) {
-            return false;
-        }
-        let Some(new) = self.pending.take() else { return false };
-        if let (Some(old), Some(new), Some(at)) = (self.counters.link, new.link, self.shown_at)
-            && now > at
-        {
-            let rate = |new: u64, old: u64| new.saturating_sub(old) as f64 / (now - at);
-            self.link_down.push(rate(new.to_device_bytes, old.to_device_bytes));
-            self.link_up.push(rate(new.to_host_bytes, old.to_host_bytes));
-        }
-        if let Some(speed) = new.speed {
-            self.speed.push(speed.tokens_per_second);
-        }
-        self.counters = new;
-        self.shown_at = Some(now);
-        true
-    }
-
-    /// When [`Self::tick`] next has something to do.
-    pub fn wake_at(&self) -> Option<f64> {
-        let clock = self.told_at.map(|at| at + self.since_told + CLOCK_STEP);
-        let counters = self.pending.as_ref().and(self.shown_at).map(|at| at + COUNTERS_EVERY);
-        clock.into_iter().chain(counters).min_by(f64::total_cmp)
-    }
-
     /// The tree as it is now, as a page for a file.
     pub fn page(&self) -> Page<'_> {
         let mut facts = Vec::new();
@@ -338,11 +257,6 @@ impl RunState {
             usage: self.progress.usage,
             seconds: self.progress.seconds,
         }
-    }
-
-    /// Text pieces of a thought with their probabilities, where its tokens were seen live.
-    pub fn pieces(&self, node: NodeId) -> Option<&[TokenPiece]> {
-        self.pieces.get(&node).map(Vec::as_slice)
     }
 
     /// Thoughts at each depth, the root's first.
@@ -392,63 +306,6 @@ impl RunState {
         }
     }
 
-    fn token(&mut self, request: u64, node: NodeId, sample: usize, text: &str, logprob: f32) {
-        if self.tree.get(node).is_none() {
-            return;
-        }
-        let found = self.live.iter().position(|l| l.request == request && l.sample == sample);
-        let at = found.unwrap_or_else(|| {
-            let purpose = self.asked.get(&request).map_or(Purpose::Generate, |a| a.purpose);
-            self.live.push(LiveSample { request, sample, node, purpose, text: String::new(), pieces: Vec::new() });
-            self.shape += 1;
-            self.live.len() - 1
-        });
-        let live = &mut self.live[at];
-        live.text.push_str(text);
-        live.pieces.push((text.to_string(), logprob));
-    }
-
-    fn replied(&mut self, request: u64, node: NodeId, sample: usize, text: &str) {
-        self.replies += 1;
-        let generated = self.asked.get(&request).is_none_or(|a| a.purpose == Purpose::Generate);
-        if let Some(at) = self.live.iter().position(|l| l.request == request && l.sample == sample) {
-            let live = self.live.remove(at);
-            self.shape += 1;
-            if generated {
-                if self.waiting.len() == WAITING_SAMPLES {
-                    self.waiting.pop_front();
-                }
-                self.waiting.push_back((node, text.to_string(), live.pieces));
-            }
-        }
-        if let Some(asked) = self.asked.get_mut(&request) {
-            asked.left = asked.left.saturating_sub(1);
-            if asked.left == 0 {
-                self.asked.remove(&request);
-            }
-        }
-    }
-
-    fn grown(&mut self, node: NodeId, parent: NodeId, text: &str, tokens: usize) {
-        let depth = self.tree.node(node).depth;
-        if self.by_depth.is_empty() {
-            self.by_depth.push(1);
-        }
-        if self.by_depth.len() <= depth {
-            self.by_depth.resize(depth + 1, 0);
-        }
-        self.by_depth[depth] += 1;
-        self.statuses[Status::Open as usize] += 1;
-        self.shape += 1;
-        // The reply may have been trimmed on its way to a thought; its tokens are those of the whole reply.
-        let found = self.waiting.iter().position(|(from, reply, pieces)| {
-            *from == parent && (reply == text || (pieces.len() == tokens && reply.contains(text)))
-        });
-        if let Some((_, _, pieces)) = found.and_then(|at| self.waiting.remove(at)) {
-            self.pieces.insert(node, pieces);
-        }
-    }
-
     fn ended(&mut self, outcome: Outcome, now: f64) {
         let kind = if outcome.solved { LogKind::Good } else { LogKind::Bad };
         self.say(kind, format!("ended: {}", outcome.reason), outcome.node);
@@ -466,61 +323,9 @@ impl RunState {
         self.shown_at = self.shown_at.map(|at| at.min(now - COUNTERS_EVERY));
         self.tick(now);
     }
-
-    fn say(&mut self, kind: LogKind, text: String, node: Option<NodeId>) {
-        if self.log.len() == LOG_LINES {
-            self.log.pop_front();
-        }
-        self.log.push_back(LogLine { kind, text, node });
-    }
 }
 
 /// A score that is no number counts as 0, so that every scored thought is in one bin.
 fn score_bin(score: f64) -> usize {
     ((score.clamp(0.0, 1.0) * SCORE_BINS as f64) as usize).min(SCORE_BINS - 1)
-}
-
-fn brief(text: &str) -> String {
-    let line = super::text::display_line(text);
-    super::text::shorten(&line, 24, "~").into_owned()
-}
-
-fn act_node(command: &Command) -> Option<NodeId> {
-    match command {
-        Command::Expand { node }
-        | Command::Prune { node }
-        | Command::Pin { node }
-        | Command::Unpin { node }
-        | Command::Edit { node, .. }
-        | Command::Rescore { node }
-        | Command::Add { parent: node, .. } => Some(*node),
-        _ => None,
-    }
-}
-
-/// A steering act as a log line.
-fn act_text(command: &Command) -> String {
-    let limit = |name: &str, n: Option<String>| n.map_or(format!("no limit of {name}"), |n| format!("{n} {name}"));
-    match command {
-        Command::Pause => "you: pause".into(),
-        Command::Resume => "you: resume".into(),
-        Command::Step => "you: one step".into(),
-        Command::Expand { node } => format!("you: expand {node}"),
-        Command::Prune { node } => format!("you: prune {node} and below"),
-        Command::Pin { node } => format!("you: pin {node}"),
-        Command::Unpin { node } => format!("you: unpin {node}"),
-        Command::Edit { node, text } => format!("you: edit {node} to `{}`", brief(text)),
-        Command::Add { parent, text } => format!("you: add `{}` under {parent}", brief(text)),
-        Command::Rescore { node } => format!("you: rescore {node}"),
-        Command::SetBreadth { n } => format!("you: breadth {n}"),
-        Command::SetTemperature { temperature } => format!("you: temperature {temperature}"),
-        Command::SetBudget { limits } => format!(
-            "you: budget {}, {}, {}",
-            limit("tokens", limits.tokens.map(grouped)),
-            limit("thoughts", limits.thoughts.map(grouped)),
-            limit("seconds", limits.seconds.map(|s| s.to_string())),
-        ),
-        Command::Undo => "you: undo".into(),
-        Command::Quit => "you: quit".into(),
-    }
 }

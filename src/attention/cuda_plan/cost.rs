@@ -50,6 +50,11 @@ impl Machine {
         self.costs().pass_rows
     }
 
+    /// What any tile costs.
+    pub fn least_tile(&self) -> u64 {
+        self.costs().least.min(self.costs().cached) * u64::from(self.head_size) / 128
+    }
+
     /// One tile against those of `rows` that see it.
     pub fn tile(&self, tile: &Tile, rows: Range<u32>, cached: bool) -> u64 {
         let costs = self.costs();
@@ -70,7 +75,7 @@ impl Machine {
     }
 
     /// DeFT's chunk: the flattened tree cut into as many chunks as there are CTAs, a multiple of the tile.
-    pub fn even_chunk(&self, flat: &Flat<'_>) -> u32 {
+    pub fn even_chunk(&self, flat: &Flat) -> u32 {
         let tokens = flat.tokens().div_ceil(u64::from(self.ctas())) as u32;
         tokens.next_multiple_of(TILE as u32)
     }

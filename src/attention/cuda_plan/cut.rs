@@ -1,7 +1,9 @@
 //! Items: the (rows × tiles) area of each method, cut and dealt to the CTAs, and the partials that must be merged.
 
-use super::flat::Flat;
+use super::flat::{Flat, Sweep, Tiles};
 use crate::device::cuda::work::{CudaPlan, ITEM_ROWS, Item, Machine, Moves, TILE, Tile};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::ops::Range;
 
 /// Tiles with few rows get an item of their own (warps then share a tile's keys) when there are at least so many.
@@ -10,10 +12,18 @@ const SPLIT_TILES: usize = 2;
 /// A plan before partials are numbered.
 #[derive(Default)]
 pub struct Draft {
-    tiles: Vec<Tile>,
-    /// Items of each CTA.
-    ctas: Vec<Vec<Item>>,
-    group: u32,
+    tiles: Tiles,
+    cuts: Cuts,
+}
+
+/// What of a draft depends on how its tiles are cut.
+#[derive(Default)]
+pub struct Cuts {
+    items: Vec<Item>,
+    /// After each CTA's items, how many there are.
+    ctas: Vec<u32>,
+    /// How many items see each row.
+    shares: Vec<u32>,
     /// Estimated time.
     pub nanoseconds: u64,
 }
@@ -44,280 +54,336 @@ fn seen(tiles: &[Tile], within: &Range<u32>) -> Range<u32> {
     start..end.max(start)
 }
 
-/// The runs of the unit's tiles that `rows` see; short gaps are read along, masked.
-fn seen_runs(tiles: &[Tile], unit: Range<usize>, rows: &Range<u32>) -> Vec<Range<usize>> {
-    let mut runs: Vec<Range<usize>> = Vec::new();
-    for t in unit {
-        if !seen(&tiles[t..t + 1], rows).is_empty() {
-            match runs.last_mut() {
-                Some(run) if t - run.end <= SPLIT_TILES => run.end = t + 1,
-                _ => runs.push(t..t + 1),
-            }
-        }
-    }
-    runs
+/// Blocks of rows, each against the tokens its rows see, before they are cut.
+pub struct Blocks {
+    tiles: Tiles,
+    /// Of each tile: its block, and what it costs.
+    of: Vec<u32>,
+    costs: Vec<u64>,
+    rows: Vec<Range<u32>>,
 }
 
-impl Draft {
-    /// Blocks of rows (`borders`), each against the tokens its rows see; the sequence of all blocks' tiles is cut into
-    /// at most `ctas` runs such that the dearest costs least.
-    pub fn blocks(flat: &Flat<'_>, machine: &Machine, borders: &[u32], ctas: u32) -> Self {
-        let mut tiles = Vec::new();
-        let mut block_of = Vec::new();
-        let mut costs = Vec::new();
-        let blocks: Vec<Range<u32>> = borders.windows(2).map(|w| w[0]..w[1]).collect();
-        for (b, rows) in blocks.iter().enumerate() {
+impl Blocks {
+    /// Less than any cut of these blocks takes: what is quicker anyhow need not be looked at.
+    pub fn bound(flat: &Flat, machine: &Machine, borders: &[u32]) -> u64 {
+        let mut sweep = Sweep::default();
+        let tokens = |w: &[u32]| sweep.block(flat, &(w[0]..w[1])).map(|run| u64::from(run.len)).sum::<u64>();
+        borders.windows(2).map(tokens).sum::<u64>() / TILE as u64 * machine.least_tile() / u64::from(machine.ctas())
+    }
+
+    pub fn new(flat: &Flat, machine: &Machine, borders: &[u32]) -> Self {
+        let (mut tiles, mut of, mut costs) = (Tiles::default(), Vec::new(), Vec::new());
+        let rows: Vec<Range<u32>> = borders.windows(2).map(|w| w[0]..w[1]).collect();
+        let mut sweep = Sweep::default();
+        for (b, rows) in rows.iter().enumerate() {
             let first = tiles.len();
-            flat.tiles(&flat.runs, rows.clone(), &mut tiles);
-            for tile in &tiles[first..] {
-                costs.push(machine.tile(tile, rows.clone(), u32::from(tile.some[0]) < rows.start));
-                block_of.push(b);
-            }
+            flat.tiles(sweep.block(flat, rows), &mut tiles);
+            let price = |t: &Tile| machine.tile(t, rows.clone(), u32::from(t.some[0]) < rows.start);
+            costs.extend(tiles.tiles[first..].iter().map(price));
+            of.resize(tiles.len(), b as u32);
         }
-        let (cuts, dearest) = even_cuts(&costs, &block_of, ctas as usize, machine.item());
-        let mut draft = Self { ctas: Vec::with_capacity(cuts.len()), group: machine.group, ..Self::default() };
+        Self { tiles, of, costs, rows }
+    }
+
+    /// The sequence of all blocks' tiles cut into at most `ctas` runs such that the dearest costs least.
+    pub fn even(&self, machine: &Machine, ctas: u32) -> Cuts {
+        let (cuts, dearest) = even_cuts(&self.costs, &self.of, ctas as usize, machine.item());
+        let mut draft = Cuts { nanoseconds: dearest, ..Cuts::default() };
         for cut in cuts {
-            let mut items = Vec::new();
             let mut at = cut.start;
             while at < cut.end {
-                let block = block_of[at];
-                let end = (at..cut.end).find(|&t| block_of[t] != block).unwrap_or(cut.end);
-                draft.split(machine, &tiles, &blocks[block], at..end, &mut items);
+                let block = self.of[at];
+                let end = at + self.of[at..cut.end].partition_point(|&b| b == block);
+                draft.split(machine, &self.tiles.tiles, &self.rows[block as usize], at..end);
                 at = end;
             }
-            draft.ctas.push(items);
+            draft.end_cta();
         }
-        draft.tiles = tiles;
-        let (partials, longest) = draft.partials(flat.rows());
-        draft.nanoseconds = dearest + machine.merge(partials, longest);
+        draft.share(self.rows.last().map_or(0, |r| r.end));
+        let (partials, longest) = draft.partials();
+        draft.nanoseconds += machine.merge(partials, longest);
         draft
     }
 
+    pub fn draft(self, cuts: Cuts) -> Draft {
+        Draft { tiles: self.tiles, cuts }
+    }
+}
+
+impl Cuts {
     /// One CTA's tiles of one block: neighbouring tiles with few rows make items of their own, in which the warps share the
     /// rows and split the keys.
-    fn split(&self, machine: &Machine, tiles: &[Tile], block: &Range<u32>, run: Range<usize>, items: &mut Vec<Item>) {
-        let narrow = |rows: &Range<u32>| (rows.end - rows.start) * self.group <= machine.narrow();
-        let mut parts: Vec<(Range<usize>, bool)> = Vec::new();
-        for t in run {
-            let slim = narrow(&seen(&tiles[t..t + 1], block));
-            match parts.last_mut() {
-                Some((part, true)) if slim && narrow(&seen(&tiles[part.start..t + 1], block)) => part.end = t + 1,
-                Some((part, false)) if !slim => part.end = t + 1,
-                _ => parts.push((t..t + 1, slim)),
-            }
-        }
-        // A part too short to be worth an item joins the one before.
-        let mut joined: Vec<Range<usize>> = Vec::new();
-        for (part, _) in parts {
-            match joined.last_mut() {
-                Some(last) if part.len() < SPLIT_TILES || last.len() < SPLIT_TILES => last.end = part.end,
-                _ => joined.push(part),
-            }
-        }
-        for part in joined {
-            let rows = seen(&tiles[part.clone()], block);
-            items.push(item(self.group, rows, part.start, part.len()));
-        }
-    }
-
-    /// DeFT-Flatten: even chunks of the flattened tree. Rows beyond an item's height are further items of the same CTA.
-    pub fn flatten(flat: &Flat<'_>, machine: &Machine) -> Self {
-        let mut tiles = Vec::new();
-        flat.tiles(&flat.runs, 0..flat.rows(), &mut tiles);
-        let chunk = (machine.even_chunk(flat) as usize / TILE).max(1);
-        let chunks: Vec<Range<usize>> =
-            (0..tiles.len()).step_by(chunk).map(|t| t..(t + chunk).min(tiles.len())).collect();
-        Self::dealt(machine, tiles, &chunks, flat.rows())
-    }
-
-    /// DeFT-Node, and with `chunk` tokens DeFT-Node-Chunk.
-    pub fn nodes(flat: &Flat<'_>, machine: &Machine, chunk: Option<u32>) -> Self {
-        let mut tiles = Vec::new();
-        let mut units = Vec::new();
-        let mut at = 0;
-        while at < flat.runs.len() {
-            let node = flat.runs[at].node;
-            let end = (at..flat.runs.len()).find(|&r| flat.runs[r].node != node).unwrap_or(flat.runs.len());
-            let first = tiles.len();
-            flat.tiles(&flat.runs[at..end], 0..flat.rows(), &mut tiles);
-            let step = chunk.map_or(tiles.len() - first, |c| (c as usize / TILE).max(1)).max(1);
-            units.extend((first..tiles.len()).step_by(step).map(|t| t..(t + step).min(tiles.len())));
-            at = end;
-        }
-        Self::dealt(machine, tiles, &units, flat.rows())
-    }
-
-    /// Blocks of rows, each whole in one CTA: no partials.
-    pub fn whole(flat: &Flat<'_>, machine: &Machine, borders: &[u32]) -> Self {
-        let mut tiles = Vec::new();
-        let mut priced = Vec::new();
-        for w in borders.windows(2) {
-            let (rows, first) = (w[0]..w[1], tiles.len());
-            flat.tiles(&flat.runs, rows.clone(), &mut tiles);
-            let cost: u64 =
-                tiles[first..].iter().map(|t| machine.tile(t, rows.clone(), u32::from(t.some[0]) < rows.start)).sum();
-            priced.push((cost + machine.item(), vec![item(machine.group, rows, first, tiles.len() - first)]));
-        }
-        Self::deal(machine, tiles, priced)
-    }
-
-    /// SpecInfer: every query against all tiles of the tree, masked.
-    pub fn masked(flat: &Flat<'_>, machine: &Machine) -> Self {
-        let mut tiles = Vec::new();
-        flat.tiles(&flat.runs, 0..flat.rows(), &mut tiles);
-        let mut costs = Vec::new();
-        let mut block_of = Vec::new();
-        for row in 0..flat.rows() as usize {
-            for tile in &tiles {
-                costs.push(machine.tile(tile, 0..1, row > 0));
-                block_of.push(row);
-            }
-        }
-        let (cuts, dearest) = even_cuts(&costs, &block_of, machine.ctas() as usize, machine.item());
-        let mut ctas = Vec::with_capacity(cuts.len());
-        for cut in cuts {
-            let mut items = Vec::new();
-            let mut at = cut.start;
-            while at < cut.end {
-                let row = block_of[at];
-                let end = cut.end.min((row + 1) * tiles.len());
-                items.push(item(machine.group, row as u32..row as u32 + 1, at - row * tiles.len(), end - at));
-                at = end;
-            }
-            ctas.push(items);
-        }
-        Self { tiles, ctas, group: machine.group, nanoseconds: dearest }
-    }
-
-    /// One CTA does all.
-    pub fn single(flat: &Flat<'_>, machine: &Machine) -> Self {
-        let mut tiles = Vec::new();
-        flat.tiles(&flat.runs, 0..flat.rows(), &mut tiles);
-        let all = 0..tiles.len();
-        let mut draft = Self::dealt(machine, tiles, std::slice::from_ref(&all), flat.rows());
-        draft.ctas.truncate(1);
-        draft
-    }
-
-    /// Deals units (runs of tiles, all rows that see them) to the CTAs.
-    fn dealt(machine: &Machine, tiles: Vec<Tile>, units: &[Range<usize>], rows: u32) -> Self {
-        let height = (ITEM_ROWS / machine.group).max(1);
-        let priced = units
-            .iter()
-            .map(|unit| {
-                let all = seen(&tiles[unit.clone()], &(0..rows));
-                let blocks = (all.end - all.start).div_ceil(height).max(1);
-                let step = (all.end - all.start).div_ceil(blocks).max(1);
-                let mut cost = 0;
-                let mut items = Vec::new();
-                let mut row = all.start;
-                while row < all.end {
-                    let part = row..(row + step).min(all.end);
-                    for run in seen_runs(&tiles, unit.clone(), &part) {
-                        let read = |t: &Tile| machine.tile(t, part.clone(), u32::from(t.some[0]) < part.start);
-                        cost += machine.item() + tiles[run.clone()].iter().map(read).sum::<u64>();
-                        items.push(item(machine.group, seen(&tiles[run.clone()], &part), run.start, run.len()));
-                    }
-                    row = part.end;
+    fn split(&mut self, machine: &Machine, tiles: &[Tile], block: &Range<u32>, run: Range<usize>) {
+        let slim = |rows: &Range<u32>| (rows.end - rows.start) * machine.group <= machine.narrow();
+        let first = self.items.len();
+        // The part that is open: its tiles, the rows that see them, whether these are few.
+        let mut open: Option<(Range<usize>, Range<u32>, bool)> = None;
+        let close = |items: &mut Vec<Item>, (part, rows, _): (Range<usize>, Range<u32>, bool)| {
+            let new = item(machine.group, rows, part.start, part.len());
+            match items[first..].last_mut() {
+                // A part too short to be worth an item joins the one before.
+                Some(last) if part.len() < SPLIT_TILES || (last.tiles as usize) < SPLIT_TILES => {
+                    let rows = last.row.min(new.row)..(last.row + last.rows).max(new.row + new.rows);
+                    *last = item(machine.group, rows, last.tile as usize, (last.tiles + new.tiles) as usize);
                 }
-                (cost, items)
-            })
-            .collect();
-        Self::deal(machine, tiles, priced)
-    }
-
-    /// The dearest first, each to the idlest CTA.
-    fn deal(machine: &Machine, tiles: Vec<Tile>, mut priced: Vec<(u64, Vec<Item>)>) -> Self {
-        priced.sort_by_key(|(cost, _)| std::cmp::Reverse(*cost));
-        let count = (machine.ctas() as usize).min(priced.len()).max(1);
-        let mut ctas = vec![Vec::new(); count];
-        let mut idle: std::collections::BinaryHeap<_> = (0..count).map(|c| std::cmp::Reverse((0u64, c))).collect();
-        let mut dearest = 0;
-        for (cost, items) in priced {
-            if let Some(std::cmp::Reverse((load, c))) = idle.pop() {
-                ctas[c].extend(items);
-                dearest = dearest.max(load + cost);
-                idle.push(std::cmp::Reverse((load + cost, c)));
+                _ => items.push(new),
+            }
+        };
+        for t in run {
+            let rows = seen(&tiles[t..t + 1], block);
+            let few = slim(&rows);
+            let together = open.as_ref().map(|(_, r, _)| r.start.min(rows.start)..r.end.max(rows.end));
+            match (&mut open, together) {
+                (Some((part, all, true)), Some(both)) if few && slim(&both) => (part.end, *all) = (t + 1, both),
+                (Some((part, all, false)), Some(both)) if !few => (part.end, *all) = (t + 1, both),
+                _ => {
+                    if let Some(part) = open.replace((t..t + 1, rows, few)) {
+                        close(&mut self.items, part);
+                    }
+                }
             }
         }
-        Self { tiles, ctas, group: machine.group, nanoseconds: dearest }
+        if let Some(part) = open {
+            close(&mut self.items, part);
+        }
     }
 
-    /// How many items see each row.
-    fn shares(&self, rows: u32) -> Vec<u32> {
-        let mut count = vec![0i32; rows as usize + 1];
-        for item in self.ctas.iter().flatten() {
-            count[item.row as usize] += 1;
-            count[(item.row + item.rows) as usize] -= 1;
+    fn end_cta(&mut self) {
+        self.ctas.push(self.items.len() as u32);
+    }
+
+    fn share(&mut self, rows: u32) {
+        let mut change = vec![0i32; rows as usize + 1];
+        for item in &self.items {
+            change[item.row as usize] += 1;
+            change[(item.row + item.rows) as usize] -= 1;
         }
         let mut sum = 0;
-        count
-            .iter()
-            .map(|c| {
-                sum += c;
-                sum as u32
-            })
-            .collect()
+        self.shares.extend(change[..rows as usize].iter().map(|c| {
+            sum += c;
+            sum as u32
+        }));
+    }
+
+    /// Whether rows of the item have other items too.
+    fn is_partial(&self, item: &Item) -> bool {
+        self.shares[item.row as usize..(item.row + item.rows) as usize].iter().any(|&n| n > 1)
     }
 
     /// Partial rows, and the most that one row has.
-    fn partials(&self, rows: u32) -> (u64, u64) {
-        let shares = self.shares(rows);
-        let cut = |i: &&Item| (i.row..i.row + i.rows).any(|r| shares[r as usize] > 1);
-        let partials = self.ctas.iter().flatten().filter(cut).map(|i| u64::from(i.rows)).sum();
-        (partials, shares.iter().max().map_or(0, |&n| u64::from(n)))
+    fn partials(&self) -> (u64, u64) {
+        let partials = self.items.iter().filter(|i| self.is_partial(i)).map(|i| u64::from(i.rows)).sum();
+        (partials, self.shares.iter().max().map_or(0, |&n| u64::from(n)))
+    }
+
+    /// The dearest units first, each to the idlest of at most `ctas`.
+    fn deal(units: &Units, ctas: u32, rows: u32) -> Self {
+        let mut order: Vec<u32> = (0..units.costs.len() as u32).collect();
+        order.sort_by_key(|&unit| Reverse(units.costs[unit as usize]));
+        let count = (ctas as usize).min(order.len()).max(1);
+        let mut of: Vec<Vec<u32>> = vec![Vec::new(); count];
+        let mut idle: BinaryHeap<_> = (0..count).map(|c| Reverse((0u64, c))).collect();
+        let mut cuts = Self { items: Vec::with_capacity(units.items.len()), ..Self::default() };
+        for unit in order {
+            if let Some(Reverse((load, c))) = idle.pop() {
+                of[c].push(unit);
+                let load = load + units.costs[unit as usize];
+                cuts.nanoseconds = cuts.nanoseconds.max(load);
+                idle.push(Reverse((load, c)));
+            }
+        }
+        for own in of {
+            for unit in own {
+                cuts.items.extend_from_slice(units.items(unit as usize));
+            }
+            cuts.end_cta();
+        }
+        cuts.share(rows);
+        cuts
+    }
+}
+
+/// Items that one CTA takes together, priced.
+#[derive(Default)]
+struct Units {
+    items: Vec<Item>,
+    /// Of each unit, where its items end, and what they cost.
+    ends: Vec<usize>,
+    costs: Vec<u64>,
+}
+
+impl Units {
+    fn end(&mut self, cost: u64) {
+        self.ends.push(self.items.len());
+        self.costs.push(cost);
+    }
+
+    fn items(&self, unit: usize) -> &[Item] {
+        let first = unit.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.items[first..self.ends[unit]]
+    }
+
+    /// The rows `part` against the tiles `unit` as items, and what they cost: one for each run of tiles that they see;
+    /// short gaps are read along, masked.
+    fn push(&mut self, machine: &Machine, tiles: &[Tile], unit: Range<usize>, part: &Range<u32>) -> u64 {
+        let (mut cost, mut run, mut end) = (0, unit.start, unit.start);
+        let mut rows = part.start..part.start;
+        for t in unit.start..unit.end + 1 {
+            let here = tiles.get(t).filter(|_| t < unit.end).map_or(0..0, |_| seen(&tiles[t..t + 1], part));
+            if here.is_empty() && t < unit.end {
+                continue;
+            }
+            if !rows.is_empty() && (t == unit.end || t - end > SPLIT_TILES) {
+                let read = |t: &Tile| machine.tile(t, part.clone(), u32::from(t.some[0]) < part.start);
+                cost += machine.item() + tiles[run..end].iter().map(read).sum::<u64>();
+                self.items.push(item(machine.group, rows.clone(), run, end - run));
+                rows = part.start..part.start;
+            }
+            if rows.is_empty() {
+                (run, rows) = (t, here);
+            } else {
+                rows = rows.start.min(here.start)..rows.end.max(here.end);
+            }
+            end = t + 1;
+        }
+        cost
+    }
+}
+
+impl Draft {
+    /// DeFT-Flatten: even chunks of the flattened tree. Rows beyond an item's height are further items of the same CTA.
+    pub fn flatten(flat: &Flat, machine: &Machine) -> Self {
+        let tiles = flat.all_tiles();
+        let chunk = (machine.even_chunk(flat) as usize / TILE).max(1);
+        let chunks: Vec<Range<usize>> =
+            (0..tiles.len()).step_by(chunk).map(|t| t..(t + chunk).min(tiles.len())).collect();
+        Self::dealt(machine, tiles, &chunks, machine.ctas(), flat.rows())
+    }
+
+    /// DeFT-Node, and with `chunk` tokens DeFT-Node-Chunk.
+    pub fn nodes(flat: &Flat, machine: &Machine, chunk: Option<u32>) -> Self {
+        let mut tiles = Tiles::default();
+        let mut units = Vec::new();
+        for node in flat.runs.chunk_by(|a, b| a.node == b.node) {
+            let first = tiles.len();
+            flat.tiles(node.iter(), &mut tiles);
+            let step = chunk.map_or(tiles.len() - first, |c| (c as usize / TILE).max(1)).max(1);
+            units.extend((first..tiles.len()).step_by(step).map(|t| t..(t + step).min(tiles.len())));
+        }
+        Self::dealt(machine, tiles, &units, machine.ctas(), flat.rows())
+    }
+
+    /// Blocks of rows, each whole in one CTA: no partials.
+    pub fn whole(flat: &Flat, machine: &Machine, borders: &[u32]) -> Self {
+        let Blocks { tiles, of, costs, rows } = Blocks::new(flat, machine, borders);
+        let (mut units, mut at) = (Units::default(), 0);
+        for (b, rows) in rows.into_iter().enumerate() {
+            let first = std::mem::replace(&mut at, of.partition_point(|&o| o as usize <= b));
+            units.items.push(item(machine.group, rows, first, at - first));
+            units.end(machine.item() + costs[first..at].iter().sum::<u64>());
+        }
+        Self { tiles, cuts: Cuts::deal(&units, machine.ctas(), flat.rows()) }
+    }
+
+    /// SpecInfer: every query against all tiles of the tree, masked.
+    pub fn masked(flat: &Flat, machine: &Machine) -> Self {
+        let tiles = flat.all_tiles();
+        let mut costs = Vec::new();
+        let mut block_of = Vec::new();
+        for row in 0..flat.rows() {
+            costs.extend(tiles.tiles.iter().map(|tile| machine.tile(tile, 0..1, row > 0)));
+            block_of.resize(costs.len(), row);
+        }
+        let (runs, nanoseconds) = even_cuts(&costs, &block_of, machine.ctas() as usize, machine.item());
+        let mut cuts = Cuts { nanoseconds, ..Cuts::default() };
+        let n = tiles.len().max(1);
+        for run in runs {
+            let mut at = run.start;
+            while at < run.end {
+                let row = at / n;
+                let end = run.end.min((row + 1) * n);
+                cuts.items.push(item(machine.group, row as u32..row as u32 + 1, at - row * n, end - at));
+                at = end;
+            }
+            cuts.end_cta();
+        }
+        cuts.share(flat.rows());
+        Self { tiles, cuts }
+    }
+
+    /// One CTA does all.
+    pub fn single(flat: &Flat, machine: &Machine) -> Self {
+        let tiles = flat.all_tiles();
+        let all = 0..tiles.len();
+        Self::dealt(machine, tiles, std::slice::from_ref(&all), 1, flat.rows())
+    }
+
+    /// Deals units (runs of tiles, all rows that see them) to the CTAs.
+    fn dealt(machine: &Machine, tiles: Tiles, units: &[Range<usize>], ctas: u32, rows: u32) -> Self {
+        let height = (ITEM_ROWS / machine.group).max(1);
+        let mut priced = Units::default();
+        for unit in units {
+            let all = seen(&tiles.tiles[unit.clone()], &(0..rows));
+            let blocks = (all.end - all.start).div_ceil(height).max(1);
+            let step = (all.end - all.start).div_ceil(blocks).max(1);
+            let (mut cost, mut row) = (0, all.start);
+            while row < all.end {
+                let part = row..(row + step).min(all.end);
+                cost += priced.push(machine, &tiles.tiles, unit.clone(), &part);
+                row = part.end;
+            }
+            priced.end(cost);
+        }
+        let cuts = Cuts::deal(&priced, ctas, rows);
+        Self { tiles, cuts }
+    }
+
+    pub fn nanoseconds(&self) -> u64 {
+        self.cuts.nanoseconds
     }
 
     /// Numbers the partials and lists each row's.
-    pub fn finish(mut self, flat: Flat<'_>) -> CudaPlan {
+    pub fn finish(self, flat: Flat) -> CudaPlan {
         let rows = flat.rows();
-        let shares = self.shares(rows);
+        let Self { tiles: Tiles { tiles, tokens }, mut cuts } = self;
         let mut partials = 0;
-        let mut lists = vec![0u32; rows as usize + 1];
+        let mut lists = vec![0u32; rows as usize];
         // Path order within a row: items by their first tile.
         let mut cut: Vec<(u32, u32, u32, u32)> = Vec::new();
-        for item in self.ctas.iter_mut().flatten() {
-            if (item.row..item.row + item.rows).any(|r| shares[r as usize] > 1) {
-                item.partial = partials;
+        for i in 0..cuts.items.len() {
+            let item = cuts.items[i];
+            if cuts.is_partial(&item) {
+                cuts.items[i].partial = partials;
                 cut.push((item.tile, item.row, item.rows, partials));
                 partials += item.rows;
-                for r in item.row..item.row + item.rows {
-                    lists[r as usize] += 1;
-                }
+                lists[item.row as usize..(item.row + item.rows) as usize].iter_mut().for_each(|n| *n += 1);
             }
         }
         cut.sort_unstable();
-        let mut plan = CudaPlan { tiles: std::mem::take(&mut self.tiles), ..CudaPlan::default() };
-        let mut place = vec![0u32; rows as usize];
-        for r in 0..rows {
-            if lists[r as usize] > 0 {
-                plan.merge_row.push(r);
-                plan.merge_first.push(plan.merge.len() as u32);
-                place[r as usize] = plan.merge.len() as u32;
-                plan.merge.resize(plan.merge.len() + lists[r as usize] as usize, 0);
+        let mut plan = CudaPlan { tiles, items: cuts.items, ..CudaPlan::default() };
+        // From here on a row's list stands for the place of its next partial.
+        let mut next = 0;
+        for (r, list) in lists.iter_mut().enumerate() {
+            if *list > 0 {
+                plan.merge_row.push(r as u32);
+                plan.merge_first.push(next);
+                next += std::mem::replace(list, next);
             }
         }
-        plan.merge_first.push(plan.merge.len() as u32);
+        plan.merge_first.push(next);
+        plan.merge.resize(next as usize, 0);
         for (_, row, count, first) in cut {
-            for i in 0..count {
-                let at = &mut place[(row + i) as usize];
-                plan.merge[*at as usize] = first + i;
+            for (i, at) in lists[row as usize..(row + count) as usize].iter_mut().enumerate() {
+                plan.merge[*at as usize] = first + i as u32;
                 *at += 1;
             }
         }
-        let valid = |t: &Tile| t.rows.iter().filter(|&&r| r != 0).count() as u64;
-        let filled: Vec<u64> = plan.tiles.iter().map(valid).collect();
         plan.cta_items.push(0);
-        for items in &self.ctas {
-            plan.items.extend_from_slice(items);
-            plan.cta_items.push(plan.items.len() as u32);
-        }
+        plan.cta_items.extend(cuts.ctas);
+        let read =
+            |i: &Item| tokens[i.tile as usize..(i.tile + i.tiles) as usize].iter().map(|&t| u64::from(t)).sum::<u64>();
         plan.moves = Moves {
-            tokens: plan
-                .items
-                .iter()
-                .map(|i| filled[i.tile as usize..(i.tile + i.tiles) as usize].iter().sum::<u64>())
-                .sum(),
+            tokens: plan.items.iter().map(read).sum(),
             unique: flat.tokens(),
             paths: flat.path_tokens(),
             partials: u64::from(partials),
@@ -329,34 +395,41 @@ impl Draft {
 }
 
 /// Cuts a sequence of costs into at most `parts` runs so that the dearest run is as cheap as can be; entering a new block
-/// costs an item. Binary search on the capacity, `O(n log(sum))`.
-fn even_cuts(costs: &[u64], block_of: &[usize], parts: usize, item: u64) -> (Vec<Range<usize>>, u64) {
-    let fill = |capacity: u64, keep: bool| {
-        let (mut cuts, mut count, mut load, mut start) = (Vec::new(), 0, 0, 0);
+/// costs an item. Binary search on the capacity, `O(n log(dearest))`.
+fn even_cuts(costs: &[u64], block_of: &[u32], parts: usize, item: u64) -> (Vec<Range<usize>>, u64) {
+    // The runs that a capacity gives; false where they are too many.
+    let fill = |capacity: u64, cuts: &mut Vec<Range<usize>>| {
+        cuts.clear();
+        let (mut load, mut start) = (0, 0);
         for t in 0..costs.len() {
             let enter = if t == start || block_of[t] != block_of[t - 1] { item } else { 0 };
             if t > start && load + enter + costs[t] > capacity {
-                if keep {
-                    cuts.push(start..t);
+                cuts.push(start..t);
+                if cuts.len() == parts {
+                    return false;
                 }
-                count += 1;
                 start = t;
                 load = item + costs[t];
             } else {
                 load += enter + costs[t];
             }
         }
-        if keep && start < costs.len() {
+        if start < costs.len() {
             cuts.push(start..costs.len());
         }
-        (cuts, count + 1)
+        true
     };
-    let total: u64 = costs.iter().sum::<u64>() + item * (costs.len() as u64 + 1);
-    let mut low = (costs.iter().copied().max().unwrap_or(0) + item).max(costs.iter().sum::<u64>() / parts as u64);
-    let mut high = total;
+    let mut cuts = Vec::with_capacity(parts);
+    let (sum, dearest) = (costs.iter().sum::<u64>(), costs.iter().copied().max().unwrap_or(0));
+    let entries = block_of.chunk_by(|a, b| a == b).count() as u64;
+    let mut low = (dearest + item).max(sum / parts as u64);
+    // A run ends where the next tile does not fit, so all but the last take more than the capacity less a tile and an item.
+    let high = (sum + item * (entries + parts as u64)) / parts as u64 + dearest + 2 * item;
+    let mut high = high.max(low);
     while low < high {
         let middle = low + (high - low) / 2;
-        if fill(middle, false).1 <= parts { high = middle } else { low = middle + 1 }
+        if fill(middle, &mut cuts) { high = middle } else { low = middle + 1 }
     }
-    (fill(low, true).0, low)
+    fill(low, &mut cuts);
+    (cuts, low)
 }

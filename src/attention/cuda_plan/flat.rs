@@ -9,25 +9,33 @@ use std::ops::Range;
 /// Tokens of one node that the same rows see.
 #[derive(Debug, Clone, Copy)]
 pub struct Run {
-    /// Index into the tree's slots.
-    pub first: u32,
+    /// Stretches from this one on.
+    first: u32,
+    stretches: u32,
     pub len: u32,
     pub row: u32,
     pub row_end: u32,
     pub node: u32,
 }
 
-pub struct Flat<'a> {
-    pub slots: &'a [u32],
+/// Tokens with consecutive slots, of one page where there are pages.
+#[derive(Debug, Clone, Copy)]
+struct Stretch {
+    slot: u32,
+    len: u32,
+}
+
+pub struct Flat {
     paged: bool,
+    stretches: Vec<Stretch>,
     pub runs: Vec<Run>,
     /// For each work row, the batch row.
     pub order: Vec<u32>,
 }
 
-impl<'a> Flat<'a> {
+impl Flat {
     /// Linear in nodes and rows, but for the sort of a node's rows.
-    pub fn new(tree: Tree<'a>, rows: &[Row]) -> Self {
+    pub fn new(tree: Tree<'_>, rows: &[Row]) -> Self {
         let n = tree.nodes.len();
         let mut own: Vec<Vec<u32>> = vec![Vec::new(); n];
         for (i, row) in rows.iter().enumerate() {
@@ -74,14 +82,15 @@ impl<'a> Flat<'a> {
                 row_end[p as usize] = row_end[p as usize].max(row_end[i]);
             }
         }
-        let mut runs = Vec::with_capacity(n);
+        let mut flat = Self { paged: tree.paged, stretches: Vec::new(), runs: Vec::with_capacity(n), order };
         for &i in &depth_first {
             let node = &tree.nodes[i as usize];
             let (mut at, mut row) = (0, row_first[i as usize]);
             let end = row_end[i as usize];
             let mut push = |from: u32, to: u32, row: u32| {
                 if to > from && row < end {
-                    runs.push(Run { first: node.first + from, len: to - from, row, row_end: end, node: i });
+                    flat.begin(row..end, i);
+                    flat.consecutive(&tree.slots[(node.first + from) as usize..(node.first + to) as usize]);
                 }
             };
             // Own rows see the node up to their offsets; all rows below see all of it.
@@ -93,12 +102,85 @@ impl<'a> Flat<'a> {
             }
             push(at, node.len, row);
         }
-        Self { slots: tree.slots, paged: tree.paged, runs, order }
+        flat
     }
 
-    /// Runs in depth-first order over slots of pages.
-    pub fn of(slots: &'a [u32], runs: Vec<Run>, order: Vec<u32>) -> Self {
-        Self { slots, paged: true, runs, order }
+    /// A step's work. A piece is cut by blocks of positions, which mean nothing here: pieces that go on with one another
+    /// become one run. Linear but for a sort, of which little is to be done.
+    pub fn of(work: &AttendWork) -> Self {
+        let (runs, stretches) = (Vec::with_capacity(work.pieces.len()), Vec::with_capacity(2 * work.pieces.len()));
+        let mut flat = Self { paged: true, stretches, runs, order: work.order.clone() };
+        let mut pieces: Vec<&Piece> = work.pieces.iter().collect();
+        // A parent's rows begin where its first child's do, at lower positions.
+        pieces.sort_by_key(|p| (p.rows.start, p.start));
+        let (mut node, mut last): (u32, Option<&Piece>) = (0, None);
+        for piece in pieces {
+            let follows = last.is_some_and(|l| {
+                l.start + l.len == piece.start
+                    && l.rows.end == piece.rows.end
+                    && l.first_page + (piece.start / PAGE - l.start / PAGE) == piece.first_page
+            });
+            node += u32::from(!follows);
+            last = Some(piece);
+            let mut goes_on = follows;
+            let mut push = |from: u32, to: u32, row: u32| {
+                if from >= to || row >= piece.rows.end {
+                    return;
+                }
+                if !(goes_on && flat.runs.last().is_some_and(|r| (r.row, r.row_end) == (row, piece.rows.end))) {
+                    flat.begin(row..piece.rows.end, node);
+                }
+                goes_on = false;
+                flat.pages(work, piece, from..to);
+            };
+            // Rows that end inside come first; each sees the tokens up to its own, all rows below see the rest too.
+            let (mut at, mut row) = (0, piece.rows.start);
+            while row < piece.rows.end && work.positions[row as usize] < piece.start + piece.len - 1 {
+                let to = work.positions[row as usize] + 1 - piece.start;
+                push(at, to, row);
+                at = at.max(to);
+                row += 1;
+            }
+            push(at, piece.len, row);
+        }
+        flat
+    }
+
+    fn begin(&mut self, rows: Range<u32>, node: u32) {
+        let first = self.stretches.len() as u32;
+        self.runs.push(Run { first, stretches: 0, len: 0, row: rows.start, row_end: rows.end, node });
+    }
+
+    /// Adds tokens to the last run.
+    fn stretch(&mut self, slot: u32, len: u32) {
+        self.stretches.push(Stretch { slot, len });
+        if let Some(run) = self.runs.last_mut() {
+            run.stretches += 1;
+            run.len += len;
+        }
+    }
+
+    /// Tokens of `piece` to the last run, page by page.
+    fn pages(&mut self, work: &AttendWork, piece: &Piece, tokens: Range<u32>) {
+        let (mut at, end) = (piece.start + tokens.start, piece.start + tokens.end);
+        while at < end {
+            let page = work.pages[(piece.first_page + at / PAGE - piece.start / PAGE) as usize];
+            let next = (at + 1).next_multiple_of(PAGE).min(end);
+            self.stretch(page * PAGE + at % PAGE, next - at);
+            at = next;
+        }
+    }
+
+    /// `slots` to the last run, neighbours together.
+    fn consecutive(&mut self, slots: &[u32]) {
+        let mut at = 0;
+        while at < slots.len() {
+            let goes_on =
+                |i: usize| slots[i] == slots[at] + (i - at) as u32 && !(self.paged && slots[i].is_multiple_of(PAGE));
+            let end = (at + 1..slots.len()).find(|&i| !goes_on(i)).unwrap_or(slots.len());
+            self.stretch(slots[at], (end - at) as u32);
+            at = end;
+        }
     }
 
     pub fn rows(&self) -> u32 {
@@ -148,77 +230,63 @@ impl<'a> Flat<'a> {
         borders
     }
 
-    /// Appends the tiles of the runs that any of `rows` sees. Groups of neighbours in memory are packed without gaps.
-    pub fn tiles(&self, runs: &[Run], rows: Range<u32>, tiles: &mut Vec<Tile>) {
-        let mut fill = TileFill { tile: EMPTY, len: 0, tiles };
+    /// Appends the tiles of `runs`. Groups of neighbours in memory are packed without gaps.
+    pub fn tiles<'r>(&self, runs: impl Iterator<Item = &'r Run>, tiles: &mut Tiles) {
+        let mut fill = TileFill { tiles, paged: self.paged, len: 0 };
         for run in runs {
-            if run.row < rows.end && run.row_end > rows.start {
-                let slots = &self.slots[run.first as usize..(run.first + run.len) as usize];
-                let mut at = 0;
-                while at < slots.len() {
-                    // The longest stretch that goes on in one group.
-                    let room = fill.room(slots[at], self.paged);
-                    let limit = room.min(slots.len() - at);
-                    let len = (1..limit).find(|&i| slots[at + i] != slots[at] + i as u32).unwrap_or(limit);
-                    fill.push(slots[at], len, run);
-                    at += len;
+            for &Stretch { slot, len } in &self.stretches[run.first as usize..(run.first + run.stretches) as usize] {
+                let (mut slot, mut len) = (slot, len as usize);
+                while len > 0 {
+                    let part = fill.room(slot).min(len);
+                    fill.push(slot, part, run);
+                    (slot, len) = (slot + part as u32, len - part);
                 }
             }
         }
         fill.flush();
     }
+
+    /// The tiles of all runs.
+    pub fn all_tiles(&self) -> Tiles {
+        let mut tiles = Tiles::default();
+        self.tiles(self.runs.iter(), &mut tiles);
+        tiles
+    }
 }
 
-/// The runs of a step's work in depth-first order; their tokens' slots go to `slots`. Linear but for a sort.
-///
-/// A piece is cut by blocks of positions, which mean nothing here: pieces that go on with one another become one run.
-pub fn runs(work: &AttendWork, slots: &mut Vec<u32>) -> Vec<Run> {
-    const PAGE: u32 = PAGE_TOKENS as u32;
-    let mut pieces: Vec<&Piece> = work.pieces.iter().collect();
-    // A parent's rows begin where its first child's do, at lower positions.
-    pieces.sort_by_key(|p| (p.rows.start, p.start));
-    let mut runs: Vec<Run> = Vec::with_capacity(pieces.len());
-    let (mut node, mut last): (u32, Option<&Piece>) = (0, None);
-    for piece in pieces {
-        let follows = last.is_some_and(|l| {
-            l.start + l.len == piece.start
-                && l.rows.end == piece.rows.end
-                && l.first_page + (piece.start / PAGE - l.start / PAGE) == piece.first_page
-        });
-        if !follows {
-            node += 1;
+/// Goes through blocks of rows in order, and tells which runs any row of each sees.
+#[derive(Default)]
+pub struct Sweep {
+    /// Runs that a row of the last block saw.
+    open: Vec<u32>,
+    next: usize,
+}
+
+impl Sweep {
+    /// Runs in depth-first order. They begin in the order of their rows, so the others need not be looked at.
+    pub fn block<'f>(&mut self, flat: &'f Flat, rows: &Range<u32>) -> impl Iterator<Item = &'f Run> + use<'_, 'f> {
+        self.open.retain(|&r| flat.runs[r as usize].row_end > rows.start);
+        while flat.runs.get(self.next).is_some_and(|r| r.row < rows.end) {
+            self.open.push(self.next as u32);
+            self.next += 1;
         }
-        last = Some(piece);
-        let first = slots.len() as u32;
-        slots.extend((piece.start..piece.start + piece.len).map(|position| {
-            let page = work.pages[(piece.first_page + position / PAGE - piece.start / PAGE) as usize];
-            page * PAGE + position % PAGE
-        }));
-        let mut push = |from: u32, to: u32, row: u32| {
-            if from >= to || row >= piece.rows.end {
-                return;
-            }
-            match runs.last_mut() {
-                Some(run)
-                    if follows
-                        && (run.row, run.row_end, run.first + run.len) == (row, piece.rows.end, first + from) =>
-                {
-                    run.len += to - from;
-                }
-                _ => runs.push(Run { first: first + from, len: to - from, row, row_end: piece.rows.end, node }),
-            }
-        };
-        // Rows that end inside come first; each sees the tokens up to its own, all rows below see the rest too.
-        let (mut at, mut row) = (0, piece.rows.start);
-        while row < piece.rows.end && work.positions[row as usize] < piece.start + piece.len - 1 {
-            let to = work.positions[row as usize] + 1 - piece.start;
-            push(at, to, row);
-            at = at.max(to);
-            row += 1;
-        }
-        push(at, piece.len, row);
+        self.open.iter().map(|&r| &flat.runs[r as usize])
     }
-    runs
+}
+
+const PAGE: u32 = PAGE_TOKENS as u32;
+
+#[derive(Debug, Clone, Default)]
+pub struct Tiles {
+    pub tiles: Vec<Tile>,
+    /// Tokens of each.
+    pub tokens: Vec<u8>,
+}
+
+impl Tiles {
+    pub fn len(&self) -> usize {
+        self.tiles.len()
+    }
 }
 
 const EMPTY: Tile =
@@ -226,51 +294,62 @@ const EMPTY: Tile =
 
 /// Packs tokens into tiles.
 struct TileFill<'t> {
-    tile: Tile,
+    tiles: &'t mut Tiles,
+    paged: bool,
+    /// Tokens and gaps in the tile that is being filled; none is where it is 0.
     len: usize,
-    tiles: &'t mut Vec<Tile>,
 }
 
 impl TileFill<'_> {
     /// How many consecutive slots from `slot` on fit into the present group; begins a new group where `slot` is not the
     /// neighbour of the last token.
-    fn room(&mut self, slot: u32, paged: bool) -> usize {
+    fn room(&mut self, slot: u32) -> usize {
         let inside = self.len % GROUP;
-        let page_room = if paged { GROUP - slot as usize % GROUP } else { GROUP };
-        let follows = inside > 0
-            && slot == self.tile.group[self.len / GROUP] + inside as u32
-            && !(paged && (slot as usize).is_multiple_of(GROUP));
-        if follows {
-            return (GROUP - inside).min(page_room);
-        }
+        let page_room = if self.paged { GROUP - slot as usize % GROUP } else { GROUP };
         if inside > 0 {
-            self.pad(GROUP - inside);
+            let group = self.len / GROUP;
+            if slot == self.tile().group[group] + inside as u32
+                && !(self.paged && (slot as usize).is_multiple_of(GROUP))
+            {
+                return (GROUP - inside).min(page_room);
+            }
+            self.tile().all = [u16::MAX, 0];
+            self.advance(GROUP - inside);
         }
-        self.tile.group[self.len / GROUP] = slot;
+        if self.len == 0 {
+            self.tiles.tiles.push(EMPTY);
+            self.tiles.tokens.push(0);
+        }
+        let group = self.len / GROUP;
+        self.tile().group[group] = slot;
         page_room
     }
 
-    fn push(&mut self, slot: u32, len: usize, run: &Run) {
-        debug_assert_eq!(slot, self.tile.group[self.len / GROUP] + (self.len % GROUP) as u32);
-        self.tile.rows[self.len..self.len + len].fill(run.row | run.row_end << 16);
-        let (first, end) = (run.row as u16, run.row_end as u16);
-        self.tile.some = [self.tile.some[0].min(first), self.tile.some[1].max(end)];
-        self.tile.all = [self.tile.all[0].max(first), self.tile.all[1].min(end)];
-        self.advance(len);
+    fn tile(&mut self) -> &mut Tile {
+        let last = self.tiles.len() - 1;
+        &mut self.tiles.tiles[last]
     }
 
-    fn pad(&mut self, len: usize) {
-        self.tile.all = [u16::MAX, 0];
+    /// `len` tokens from `slot` on, for which there is room.
+    fn push(&mut self, slot: u32, len: usize, run: &Run) {
+        let (at, last) = (self.len, self.tiles.len() - 1);
+        let tile = &mut self.tiles.tiles[last];
+        debug_assert_eq!(slot, tile.group[at / GROUP] + (at % GROUP) as u32);
+        tile.rows[at..at + len].fill(run.row | run.row_end << 16);
+        let (first, end) = (run.row as u16, run.row_end as u16);
+        tile.some = [tile.some[0].min(first), tile.some[1].max(end)];
+        tile.all = [tile.all[0].max(first), tile.all[1].min(end)];
+        self.tiles.tokens[last] += len as u8;
         self.advance(len);
     }
 
     fn advance(&mut self, len: usize) {
         self.len += len;
         if self.len == TILE {
-            let first = self.tile.group[0];
-            let follows = (0..TILE / GROUP).all(|g| self.tile.group[g] == first + (g * GROUP) as u32);
-            self.tile.whole = u32::from(follows && self.tile.all[0] != u16::MAX);
-            self.tiles.push(std::mem::replace(&mut self.tile, EMPTY));
+            let tile = self.tile();
+            let first = tile.group[0];
+            let follows = (0..TILE / GROUP).all(|g| tile.group[g] == first + (g * GROUP) as u32);
+            tile.whole = u32::from(follows && tile.all[0] != u16::MAX);
             self.len = 0;
         }
     }
@@ -278,11 +357,12 @@ impl TileFill<'_> {
     /// Groups that stay empty repeat the first, so that every copy reads memory that exists.
     fn flush(mut self) {
         if self.len > 0 {
-            for group in self.len.div_ceil(GROUP)..TILE / GROUP {
-                self.tile.group[group] = self.tile.group[0];
+            let groups = self.len.div_ceil(GROUP);
+            let tile = self.tile();
+            for group in groups..TILE / GROUP {
+                tile.group[group] = tile.group[0];
             }
-            self.tile.all = [u16::MAX, 0];
-            self.tiles.push(self.tile);
+            tile.all = [u16::MAX, 0];
         }
     }
 }

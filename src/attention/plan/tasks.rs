@@ -17,12 +17,13 @@ const TASKS_PER_THREAD: u64 = 6;
 
 impl Planner {
     pub(super) fn make_tasks(&mut self) {
-        let Self { method, parallel, work, node_units, split, blocks, .. } = self;
+        let Self { method, parallel, work, nodes, split, blocks, .. } = self;
         work.tasks.clear();
         match method {
             Method::Node => {
-                let ends = node_units.iter().skip(1).copied().chain([work.units.len() as u32]);
-                work.tasks.extend(node_units.iter().zip(ends).map(|(&first, end)| first..end));
+                let ends = nodes.iter().skip(1).map(|n| n.first_unit).chain([work.units.len() as u32]);
+                let units = nodes.iter().zip(ends).map(|(n, end)| n.first_unit..end);
+                work.tasks.extend(units.filter(|units| !units.is_empty()));
             }
             Method::Auto => {
                 *split = split_wide_units(work, *parallel);

@@ -10,6 +10,7 @@ use crate::base::{Error, Result};
 use crate::engine::measure::Run;
 use crate::engine::request::Sampling;
 use crate::engine::sample::Sampler;
+use crate::engine::sample::row::Row as LogitRow;
 use crate::kv::tree::BranchId;
 use crate::lm::engine::EngineOptions;
 use crate::model::Model;
@@ -161,13 +162,13 @@ impl Tree {
                 began = Instant::now();
             }
             run.clear();
-            for (branch, token) in branches.iter().zip(&next) {
+            for (row, (branch, token)) in branches.iter().zip(&next).enumerate() {
                 run.push(*branch, &[*token])?;
-                run.want_last();
+                run.want(row);
             }
             run.forward()?;
-            for (b, logits) in run.logits().iter().enumerate() {
-                next[b] = sampler.pick(logits, None, &[], &mut random[b])?.token;
+            for (b, logits) in run.logits().enumerate() {
+                next[b] = sampler.pick(&mut LogitRow::of(logits), None, &[], &mut random[b])?.token;
                 self.tokens[b].push(next[b]);
             }
         }
@@ -194,9 +195,9 @@ impl Tree {
                 (before, began, read) = (run.link().unwrap_or_default(), Instant::now(), 0);
             }
             run.clear();
-            for (branch, tokens) in branches.iter().zip(&self.tokens) {
+            for (row, (branch, tokens)) in branches.iter().zip(&self.tokens).enumerate() {
                 run.push(*branch, &tokens[step..step + 1])?;
-                run.want_last();
+                run.want(row);
             }
             run.forward()?;
             read += run.io().unique_tokens;

@@ -1,26 +1,27 @@
-//! Logits: the whole vocabulary for some rows, or a few allowed tokens of others.
+//! Logits: the whole vocabulary for some rows, or a few tokens of others. A glance is the whole vocabulary here.
 
 use super::lanes::LANES;
 use super::ops::{Ops, Rows, lock, tiles_per_task};
 use super::pack::Packed;
 use super::product::SWEEP;
 use super::shared::Shared;
-use crate::device::HeadRow;
+use crate::device::head::{HeadRow, Said, Want};
 
 /// Tokens of an allowed set that one task treats.
 const CHUNK: usize = 32;
 
 /// Appends the logits of each wanted row (row i of `rows`) to `out`. A logit is the same number whether the whole
 /// vocabulary or only some tokens are asked for: both are made by the same product over its tile.
-pub fn logits(ops: &mut Ops<'_>, weight: &Packed, rows: &Rows, wanted: &[HeadRow<'_>], out: &mut Vec<Vec<f32>>) {
-    let first = out.len();
-    out.extend(wanted.iter().map(|w| vec![0f32; w.allowed.map_or(weight.rows, <[u32]>::len)]));
-    let outs: Vec<Shared<'_, f32>> = out[first..].iter_mut().map(|o| Shared::new(o)).collect();
+pub fn logits(ops: &mut Ops<'_>, weight: &Packed, rows: &Rows, wanted: &[HeadRow<'_>], out: &mut Vec<Said>) {
+    let only = |w: &HeadRow<'_>| matches!(w.want, Want::Only(_));
+    let numbers = |w: &HeadRow<'_>| if only(w) { w.named().len() } else { weight.rows };
+    let mut logits: Vec<Vec<f32>> = wanted.iter().map(|w| vec![0f32; numbers(w)]).collect();
+    let outs: Vec<Shared<'_, f32>> = logits.iter_mut().map(|o| Shared::new(o)).collect();
     let (simd, workers) = (ops.simd, ops.workers);
     let input = rows.input(weight);
 
     // Rows that want everything: each tile meets all of them.
-    let full: Vec<usize> = (0..wanted.len()).filter(|&i| wanted[i].allowed.is_none()).collect();
+    let full: Vec<usize> = (0..wanted.len()).filter(|&i| !only(&wanted[i])).collect();
     let ranges = ranges(&full);
     let tiles = if full.is_empty() { 0 } else { weight.tiles() };
     let per_task = tiles_per_task(tiles, ops.pool.threads());
@@ -45,12 +46,12 @@ pub fn logits(ops: &mut Ops<'_>, weight: &Packed, rows: &Rows, wanted: &[HeadRow
     // Rows that want a few tokens: only those tokens' tiles.
     let mut chunks: Vec<(usize, usize)> = Vec::new();
     for (i, row) in wanted.iter().enumerate() {
-        chunks.extend((0..row.allowed.map_or(0, <[u32]>::len)).step_by(CHUNK).map(|from| (i, from)));
+        chunks.extend((0..if only(row) { row.named().len() } else { 0 }).step_by(CHUNK).map(|from| (i, from)));
     }
     ops.pool.run(chunks.len(), &|task, worker| {
         let scratch = &mut lock(&workers[worker]).scratch;
         let (row, from) = chunks[task];
-        let allowed = wanted[row].allowed.unwrap_or_default();
+        let allowed = wanted[row].named();
         let allowed = &allowed[from..(from + CHUNK).min(allowed.len())];
         // SAFETY: each part of a row's logits is one task's.
         let out = unsafe { outs[row].slice(from..from + allowed.len()) };
@@ -65,6 +66,8 @@ pub fn logits(ops: &mut Ops<'_>, weight: &Packed, rows: &Rows, wanted: &[HeadRow
             *out = scratch.sums[0][id as usize % LANES];
         }
     });
+    drop(outs);
+    out.extend(logits.into_iter().map(Said::Logits));
 }
 
 /// Ascending numbers as ranges.

@@ -1,6 +1,6 @@
 //! One step's attention on the card: the kernel for a model's heads, a plan in device memory, the launch.
 
-use super::driver::{Buffer, Function, Gpu, Launch, Module, fault};
+use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module, fault};
 use super::ptx;
 use super::work::{CudaPlan, Kernel, Machine};
 use crate::base::{Error, Result};
@@ -259,8 +259,17 @@ impl AttendKernel {
         args
     }
 
+    /// How a launch of so many blocks may begin: those of the Hopper kernel wait for what they read, and are resident at
+    /// once where the card holds them all, since whatever runs beside them ends without them.
+    pub fn earliest(&self, plan: &LoadedPlan) -> Begin {
+        let blocks = plan.args.ctas * self.shape.kv_heads;
+        let early = self.kernel == Kernel::Hopper && blocks <= self.machine.resident;
+        if early { Begin::Early } else { Begin::Together }
+    }
+
     /// Runs the plan on one layer's K/V of `slots` slots (a multiple of 16), all of it finite numbers. `q` and `out`:
-    /// `[rows][heads][d]`.
+    /// `[rows][heads][d]`. `begin`: `Together`, or what [`earliest`](Self::earliest) says.
+    #[expect(clippy::too_many_arguments, reason = "one launch, all of it places")]
     pub fn launch(
         &self,
         gpu: &Gpu,
@@ -269,6 +278,7 @@ impl AttendKernel {
         kv: KvLayout,
         slots: u32,
         out: &Buffer,
+        begin: Begin,
     ) -> Result<()> {
         let row_bytes = self.shape.heads as usize * self.shape.head_size as usize * 2;
         assert!(q.bytes().min(out.bytes()) >= plan.rows as usize * row_bytes, "queries and outputs of all rows");
@@ -280,7 +290,7 @@ impl AttendKernel {
             grid: (args.ctas * self.shape.kv_heads, 1, 1),
             threads: self.threads,
             shared_bytes: self.shared_bytes,
-            together: true,
+            begin,
         };
         let args_at = (&raw mut args).cast::<c_void>();
         match self.kernel {

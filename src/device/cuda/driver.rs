@@ -165,14 +165,35 @@ impl Gpu {
             .map_err(|e| fault("an upload", e))
     }
 
-    /// Fetches the first bytes of a buffer into pinned memory, and waits.
-    pub fn fetch(&self, to: &mut Pinned, from: &Buffer, bytes: usize) -> Result<()> {
-        assert!(bytes <= to.bytes && bytes <= from.bytes, "a copy inside both memories");
-        let stream = self.stream.cu_stream();
-        // SAFETY: checked above.
-        unsafe { result::memcpy_dtoh_async(&mut to.as_mut_slice()[..bytes], from.pointer, stream) }
-            .map_err(|e| fault("a download", e))?;
+    /// Fetches bytes of a buffer from `first` on into pinned memory, and waits.
+    pub fn fetch(&self, to: &mut Pinned, from: &Buffer, first: usize, bytes: usize) -> Result<()> {
+        assert!(bytes <= to.bytes && first + bytes <= from.bytes, "a copy inside both memories");
+        if bytes > 0 {
+            let (to, stream) = (&mut to.as_mut_slice()[..bytes], self.stream.cu_stream());
+            // SAFETY: checked above.
+            unsafe { result::memcpy_dtoh_async(to, from.pointer + first as u64, stream) }
+                .map_err(|e| fault("a download", e))?;
+        }
         self.wait()
+    }
+
+    /// A buffer of at least so many bytes in `room`; grows, never shrinks.
+    pub fn grow<'a>(&self, room: &'a mut Option<Buffer>, bytes: usize) -> Result<&'a Buffer> {
+        if room.as_ref().is_none_or(|b| b.bytes() < bytes) {
+            // The old one goes first: both may not fit.
+            *room = None;
+            *room = Some(self.alloc(bytes)?);
+        }
+        room.as_ref().ok_or_else(|| Error::fault("memory on the GPU that was just taken is not there"))
+    }
+
+    /// Pinned memory of at least so many bytes in `room`; grows, never shrinks.
+    pub fn grow_pinned<'a>(&self, room: &'a mut Option<Pinned>, bytes: usize) -> Result<&'a mut Pinned> {
+        if room.as_ref().is_none_or(|p| p.bytes() < bytes) {
+            *room = None;
+            *room = Some(self.pinned(bytes)?);
+        }
+        room.as_mut().ok_or_else(|| Error::fault("pinned memory that was just taken is not there"))
     }
 
     /// A mark that can be set again and again.
@@ -226,7 +247,12 @@ impl Gpu {
         Ok(Module { module, context: self.context.clone() })
     }
 
-    /// Launches with every block resident at once, which kernels that meet at a barrier need.
+    /// Whether launches of this card can begin early.
+    pub fn overlaps(&self) -> bool {
+        self.compute >= (9, 0)
+    }
+
+    /// Launches a kernel.
     ///
     /// # Safety
     /// `parameters` point to the kernel's parameters, in order and of its types, and the buffers they name live until
@@ -236,10 +262,32 @@ impl Gpu {
         let stream = self.stream.cu_stream();
         // SAFETY: the caller's.
         unsafe {
-            if shape.together {
-                result::launch_cooperative_kernel(f.0, grid, block, shape.shared_bytes, stream, parameters)
-            } else {
-                result::launch_kernel(f.0, grid, block, shape.shared_bytes, stream, parameters)
+            match shape.begin {
+                Begin::After => result::launch_kernel(f.0, grid, block, shape.shared_bytes, stream, parameters),
+                Begin::Together => {
+                    result::launch_cooperative_kernel(f.0, grid, block, shape.shared_bytes, stream, parameters)
+                }
+                Begin::Early => {
+                    let mut early = sys::CUlaunchAttribute {
+                        id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                        pad: [0; 4],
+                        value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+                    };
+                    let config = sys::CUlaunchConfig {
+                        gridDimX: grid.0,
+                        gridDimY: grid.1,
+                        gridDimZ: grid.2,
+                        blockDimX: shape.threads,
+                        blockDimY: 1,
+                        blockDimZ: 1,
+                        sharedMemBytes: shape.shared_bytes,
+                        hStream: stream,
+                        attrs: &raw mut early,
+                        numAttrs: 1,
+                    };
+                    sys::cuLaunchKernelEx(&raw const config, f.0, parameters.as_mut_ptr(), std::ptr::null_mut())
+                        .result()
+                }
             }
         }
         .map_err(|e| fault("a launch", e))
@@ -375,8 +423,19 @@ pub struct Launch {
     pub grid: (u32, u32, u32),
     pub threads: u32,
     pub shared_bytes: u32,
-    /// All blocks resident at once, or refused.
-    pub together: bool,
+    pub begin: Begin,
+}
+
+/// When a launch's blocks may begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Begin {
+    /// After all that was launched before.
+    After,
+    /// Likewise, and all blocks are resident at once, or the launch is refused: for kernels that meet at a barrier.
+    Together,
+    /// While the launch before ends, where the card [overlaps](Gpu::overlaps): the kernel itself waits for what it reads
+    /// (`after_previous` of `kernels/tensor.cuh`), in every block.
+    Early,
 }
 
 /// Captured launches.

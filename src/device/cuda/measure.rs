@@ -1,7 +1,7 @@
 //! What benchmarks and the selftest need on the card: numbers, the reference, a cold read, and Medusa's unfused attention.
 
 use super::attend::{AttendKernel, KvLayout, LoadedPlan, Number};
-use super::driver::{Buffer, Function, Gpu, Launch, Module};
+use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module};
 use super::ptx;
 use crate::base::{Error, Result};
 use std::ffi::c_void;
@@ -22,7 +22,7 @@ pub struct Paths {
 }
 
 fn plain(grid: (u32, u32, u32), threads: u32) -> Launch {
-    Launch { grid, threads, shared_bytes: 0, together: false }
+    Launch { grid, threads, shared_bytes: 0, begin: Begin::After }
 }
 
 impl Bench {

@@ -2,7 +2,7 @@
 
 use super::attend::Number;
 use super::blas::Blas;
-use super::driver::{Buffer, Function, Gpu, Launch, Module};
+use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module};
 use super::matrix::Matrix;
 use super::ptx;
 use crate::base::Result;
@@ -62,7 +62,7 @@ pub fn splits(rows: u32, cols: u32, n_tiles: u32, multiprocessors: u32) -> (u32,
 
 impl Products {
     pub fn new(gpu: &Gpu, number: Number, blas: Option<Blas>) -> Result<Self> {
-        let module = gpu.load(ptx::product(number))?;
+        let module = gpu.load(ptx::product(number, gpu.overlaps()))?;
         let tiles = [(16, 128, 4), (32, 128, 4), (64, 128, 4), (128, 256, 3)]
             .into_iter()
             .map(|(width, threads, stages)| {
@@ -146,7 +146,7 @@ impl Products {
             grid: (n.div_ceil(tile.width), rows.div_ceil(TILE_ROWS), splits),
             threads: tile.threads,
             shared_bytes: Tile::shared_bytes(tile.width, tile.stages),
-            together: false,
+            begin: if gpu.overlaps() { Begin::Early } else { Begin::After },
         };
         // SAFETY: the kernel takes one `Product`; the callers checked the sizes.
         unsafe { gpu.launch(function, launch, &mut [(&raw mut args).cast()]) }

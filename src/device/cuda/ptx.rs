@@ -10,20 +10,25 @@ macro_rules! ptx {
 }
 
 pub const DENSE: &str = ptx!("dense");
+pub const HEAD: &str = ptx!("head");
 pub const MEASURE: &str = ptx!("measure");
 
-/// Products, and what stands between them, for a number type.
-pub fn product(number: Number) -> &'static str {
-    match number {
-        Number::F16 => ptx!("product_f16"),
-        Number::Bf16 => ptx!("product_bf16"),
+/// Products, and what stands between them, for a number type; `early`: for cards on which launches overlap.
+pub fn product(number: Number, early: bool) -> &'static str {
+    match (number, early) {
+        (Number::F16, false) => ptx!("product_f16"),
+        (Number::Bf16, false) => ptx!("product_bf16"),
+        (Number::F16, true) => ptx!("product_f16_90"),
+        (Number::Bf16, true) => ptx!("product_bf16_90"),
     }
 }
 
-pub fn step(number: Number) -> &'static str {
-    match number {
-        Number::F16 => ptx!("step_f16"),
-        Number::Bf16 => ptx!("step_bf16"),
+pub fn step(number: Number, early: bool) -> &'static str {
+    match (number, early) {
+        (Number::F16, false) => ptx!("step_f16"),
+        (Number::Bf16, false) => ptx!("step_bf16"),
+        (Number::F16, true) => ptx!("step_f16_90"),
+        (Number::Bf16, true) => ptx!("step_bf16_90"),
     }
 }
 
@@ -83,12 +88,17 @@ mod tests {
         for text in texts {
             assert!(text.starts_with(&line), "kernels/ changed: run kernels/build.sh");
         }
-        type Texts = fn(Number) -> &'static str;
+        type Texts = fn(Number, bool) -> &'static str;
+        let own_line = |source| hash_line(&[source, "bounded.cuh", "state.cuh", "tensor.cuh"]);
         for (source, text) in [("product.cu", product as Texts), ("step.cu", step)] {
-            let line = hash_line(&[source, "bounded.cuh", "state.cuh", "tensor.cuh"]);
-            for number in [Number::F16, Number::Bf16] {
-                assert!(text(number).starts_with(&line), "kernels/ changed: run kernels/build.sh");
+            for (number, early) in
+                [(Number::F16, false), (Number::Bf16, false), (Number::F16, true), (Number::Bf16, true)]
+            {
+                let text = text(number, early);
+                assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
+                assert_eq!(text.contains("griddepcontrol.wait"), early, "only kernels that wait may begin early");
             }
         }
+        assert!(HEAD.starts_with(&own_line("head.cu")), "kernels/ changed: run kernels/build.sh");
     }
 }

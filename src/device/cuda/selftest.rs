@@ -4,6 +4,7 @@
 use super::attend::Number;
 use super::blas::Blas;
 use super::driver::{Buffer, Gpu};
+use super::head::Head;
 use super::matrix::{self, Matrix};
 use super::product::Products;
 use super::step::{CudaDevice, CudaOptions, Planning};
@@ -13,9 +14,10 @@ use crate::device::attend::{AttendWork, BLOCK, Io, Piece, Unit};
 use crate::device::cpu::arena::KvNumber;
 use crate::device::cpu::simd::Simd;
 use crate::device::cpu::{Activations, CpuDevice, CpuOptions};
+use crate::device::head::{Ask, Glance, HeadRow, Said, TOP, Want};
 use crate::device::selftest::Row;
 use crate::device::weight::{LayerWeights, Weight, Weights};
-use crate::device::{Device, HeadRow, Rope, RopeLayout, Shape, Step};
+use crate::device::{Device, Rope, RopeLayout, Shape, Step};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use candle_core::quantized::GgmlDType;
 use half::{bf16, f16};
@@ -151,6 +153,84 @@ impl Sums {
     }
 }
 
+/// What is told of logits against a full sort and float64 sums: random ones, ties, rising ones, rows of one number, and
+/// rows with infinities and NaN. `fault`: the largest logit of each row is another one on the card.
+pub fn heads(gpu: &Gpu, fault: bool) -> Result<Vec<Row>> {
+    let mut table = Vec::new();
+    for (vocab, rows) in [(100usize, 3usize), (1000, 1), (8193, 5), (49_152, 37), (128_256, 20)] {
+        let mut head = Head::new(gpu, vocab)?;
+        for (kind, name) in ["random", "tied", "rising", "equal", "infinite", "spoilt"].into_iter().enumerate() {
+            let mut random = stream(13, "cuda selftest", &[vocab as u64, kind as u64]);
+            let mut logit = |at: usize| match name {
+                "random" => random.random::<f32>() * 30.0 - 20.0,
+                "tied" => (random.random::<f32>() * 5.0).floor(),
+                "rising" => at as f32 * 1e-4 - 3.0,
+                "equal" => 0.25,
+                "spoilt" if at == vocab / 3 => f32::NAN,
+                "spoilt" => -1.0,
+                _ if random.random_range(0..3) == 0 => random.random::<f32>(),
+                _ => f32::NEG_INFINITY,
+            };
+            let logits: Vec<f32> = (0..rows * vocab).map(|at| logit(at % vocab)).collect();
+            let mut there = logits.clone();
+            if fault {
+                there.chunks_exact_mut(vocab).for_each(|row| row[vocab / 3] = 1e3);
+            }
+            let asked: Vec<u32> = (0..50).map(|i| (i * 7919) % vocab as u32).collect();
+            let temperatures = [1.0f32, 0.7, 1.6];
+            let ask = |row: usize| Ask { tokens: &asked[row % 50..], temperature: temperatures[row % 3] };
+            let wanted: Vec<HeadRow<'_>> = (0..rows)
+                .map(|row| HeadRow { row, want: if row % 4 == 3 { Want::All } else { Want::Glance(ask(row)) } })
+                .collect();
+            let mut said = Vec::new();
+            // SAFETY: the buffer has room for all logits.
+            let upload = |_, to: &Buffer| unsafe { gpu.upload_to(to.pointer(), &there) };
+            head.answer(gpu, &wanted, upload, || Ok(()), &mut said)?;
+            let mut max_error = 0f64;
+            for (row, (said, exact)) in said.iter().zip(logits.chunks_exact(vocab)).enumerate() {
+                let error = match said {
+                    Said::Logits(found) => different(found.len() == vocab),
+                    // What is not a number must be seen in the sum; nothing else is looked at then.
+                    Said::Glance(found) if name == "spoilt" => different(!found.total.is_finite()),
+                    Said::Glance(found) => glance_error(found, exact, &ask(row)),
+                };
+                let mut fetched = Vec::new();
+                head.fetch(gpu, row, &mut fetched)?;
+                let same = fetched.iter().zip(exact).all(|(a, b)| a.to_bits() == b.to_bits()) && fetched.len() == vocab;
+                let error = error + different(same);
+                max_error = if max_error.is_nan() || max_error > error { max_error } else { error };
+            }
+            let ok = said.len() == rows && max_error <= 1e-5;
+            table.push(Row {
+                kernel: format!("cuda glance {name}"),
+                shape: format!("{vocab}, {rows} rows"),
+                max_error,
+                ok,
+            });
+        }
+    }
+    Ok(table)
+}
+
+fn different(same: bool) -> f64 {
+    if same { 0.0 } else { f64::INFINITY }
+}
+
+/// The error of the sums; infinite where tokens or their logits are others.
+fn glance_error(found: &Glance, logits: &[f32], ask: &Ask<'_>) -> f64 {
+    let mut all: Vec<(u32, f32)> = (0u32..).zip(logits.iter().copied()).collect();
+    all.sort_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
+    let best = f64::from(all[0].1);
+    let warm = f64::from(ask.temperature);
+    let sum = |warm: f64| all.iter().map(|&(_, logit)| ((f64::from(logit) - best) / warm).exp()).sum::<f64>();
+    let asked: Vec<f32> = ask.tokens.iter().map(|&token| logits[token as usize]).collect();
+    let sums = [sum(1.0), sum(warm)];
+    all.truncate(TOP);
+    let same = found.top == all && found.asked == asked;
+    // Sums, since the larger of a number and NaN would be the number.
+    (found.total - best - sums[0].ln()).abs() + (found.warm / sums[1] - 1.0).abs() + different(same)
+}
+
 /// Logits of small models on the card against the CPU device with exact activations, prompts and single rows after them,
 /// both layouts of RoPE. `fault`: the card gets another first token.
 pub fn steps(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Result<Vec<Row>> {
@@ -248,10 +328,10 @@ fn logits(device: &mut dyn Device, first: usize, tokens: &[u32]) -> Result<Vec<V
         device.attn_out(layer)?;
         device.mlp(layer)?;
     }
-    let wanted: Vec<HeadRow<'_>> = (n.saturating_sub(5)..n).map(|row| HeadRow { row, allowed: None }).collect();
+    let wanted: Vec<HeadRow<'_>> = (n.saturating_sub(5)..n).map(HeadRow::all).collect();
     let mut out = Vec::new();
     device.head(&wanted, &mut out)?;
-    Ok(out)
+    Ok(out.iter().filter_map(Said::logits).map(<[f32]>::to_vec).collect())
 }
 
 /// Work of one path in pages 0, 1, …: the rows are its last.

@@ -1,15 +1,17 @@
 //! A model driven by hand: steps that the caller packs, with the engine's own batch and plan, and where the time went.
 //!
-//! One step is `clear`, then `push` and `want_last` for each run of tokens, then `forward`; `logits` holds what was
-//! wanted, in order. Nothing is sampled, evicted on purpose or shared beyond what the caller forks.
+//! One step is `clear`, then `push` and `want_last` for each run of tokens, then `forward`; `row` gives what was wanted, by
+//! its number, as samplers see it, and `logits` all of it where `want` asked for that. Nothing is sampled, evicted on purpose or shared beyond what the caller forks.
 
 use crate::attention::Planner;
 use crate::base::{Error, Result};
 use crate::device::attend::Io;
+use crate::device::head::{Ask, HeadRow, Said, Want};
 use crate::device::tiers::Link;
-use crate::device::{HeadRow, Step, Times};
+use crate::device::{Step, Times};
 use crate::engine::Limits;
 use crate::engine::batch::Batch;
+use crate::engine::sample::row::{Asked, Row};
 use crate::engine::speculate::Node;
 use crate::engine::speculate::placed::Placed;
 use crate::kv::PAGE_TOKENS;
@@ -43,7 +45,10 @@ pub struct Run<'a> {
     llama: &'a mut Llama,
     planner: Planner,
     batch: Batch,
-    logits: Vec<Vec<f32>>,
+    said: Vec<Said>,
+    /// Whether all logits are wanted of every row.
+    all: bool,
+    vocab: usize,
     /// Of the last step, for one layer.
     io: Io,
 }
@@ -65,7 +70,9 @@ impl<'a> Run<'a> {
             planner: Planner::with_parallel(limits.method, limits.parallel),
             llama,
             batch: Batch::default(),
-            logits: Vec::new(),
+            said: Vec::new(),
+            all: false,
+            vocab: limits.vocab,
             io: Io::default(),
         }
     }
@@ -73,6 +80,7 @@ impl<'a> Run<'a> {
     /// Begins a step.
     pub fn clear(&mut self) {
         self.batch.clear();
+        self.all = false;
     }
 
     /// Appends tokens to a branch and to the step.
@@ -99,14 +107,15 @@ impl<'a> Run<'a> {
         self.llama.device().row_cost()
     }
 
-    /// Asks for the logits of the row that was added last.
+    /// Asks for what a sampler needs of the row that was added last.
     pub fn want_last(&mut self) {
-        self.want(self.batch.len() - 1);
+        self.batch.wanted.push(self.batch.len() - 1);
     }
 
-    /// Asks for the logits of row `row` of the step.
+    /// Asks for all logits of row `row` of the step, and with it of all that are wanted.
     pub fn want(&mut self, row: usize) {
         self.batch.wanted.push(row);
+        self.all = true;
     }
 
     /// Rows of the step so far.
@@ -114,9 +123,15 @@ impl<'a> Run<'a> {
         self.batch.len()
     }
 
-    /// `[wanted][vocab]` of the last step.
-    pub fn logits(&self) -> &[Vec<f32>] {
-        &self.logits
+    /// `[wanted][vocab]` of the last step, where all logits were wanted.
+    pub fn logits(&self) -> impl Iterator<Item = &[f32]> {
+        self.said.iter().filter_map(Said::logits)
+    }
+
+    /// What was wanted first, second, … of the last step, for a sampler without a temperature.
+    pub fn row(&mut self, wanted: usize) -> Row<'_> {
+        static NOTHING: Asked = Asked { tokens: Vec::new(), temperature: None };
+        Row::said(&self.said[wanted], &NOTHING, self.vocab, self.llama, wanted)
     }
 
     /// Tokens and rows that attention moved in the last step, for one layer.
@@ -167,9 +182,10 @@ impl<'a> Run<'a> {
         let work = self.planner.plan(&self.tree, rows);
         self.split.plan += planning.elapsed().as_secs_f64();
         self.io = work.io;
-        let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, allowed: None }).collect();
-        self.logits.clear();
-        self.llama.forward(&Step { tokens, positions, slots, work, selects }, &heads, &mut self.logits)?;
+        let want = if self.all { Want::All } else { Want::Glance(Ask::PLAIN) };
+        let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, want }).collect();
+        self.said.clear();
+        self.llama.forward(&Step { tokens, positions, slots, work, selects }, &heads, &mut self.said)?;
         self.took_since(before);
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::engine::constraint::{Constraint, Judgement};
 use crate::engine::counters::Counters;
 use crate::engine::request::{Completion, Finish, Generate, Mode, Sampling};
 use crate::engine::sample::Sampler;
+use crate::engine::sample::row::Row;
 use crate::engine::testing::{Bench, collect, outcome, path_logits, request, ring};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -99,6 +100,27 @@ fn every_text_is_bit_for_bit_the_one_without_drafts() {
 }
 
 #[test]
+fn a_device_that_only_glances_gives_the_same_bits() {
+    for speculate in [false, true] {
+        let all = bench(400, speculate, 2);
+        let expected: Vec<Vec<_>> =
+            requests().into_iter().map(|one| all.run(one).unwrap().iter().map(outcome).collect()).collect();
+        assert_eq!(all.script.lock().unwrap().fetched, 0);
+        let mut fetched = Vec::new();
+        for top in [1, 5, 43] {
+            let glancing = bench(400, speculate, 2);
+            glancing.script.lock().unwrap().glance = Some(top);
+            for (one, expected) in requests().into_iter().zip(&expected) {
+                let done: Vec<_> = glancing.run(one).unwrap().iter().map(outcome).collect();
+                assert_eq!(&done, expected, "speculate {speculate}, {top} best tokens");
+            }
+            fetched.push(glancing.script.lock().unwrap().fetched);
+        }
+        assert!(fetched.is_sorted_by(|a, b| a > b) && fetched[0] > 20 && fetched[2] == 0, "{fetched:?}");
+    }
+}
+
+#[test]
 fn a_text_that_repeats_takes_fewer_steps() {
     let ask = || Generate { max_tokens: 200, ..request(&ring(1)) };
     let steps = |speculate| {
@@ -123,7 +145,7 @@ fn drawn_texts_have_the_models_distribution() {
     bench.script.lock().unwrap().row_cost = Some(1e-6);
     let settings = warm(3);
     let sampler = Sampler::new(&settings).unwrap();
-    let likely = |token: u32| sampler.kept(&path_logits(&[token], 43), None, &[]).unwrap();
+    let likely = |token: u32| sampler.kept(&mut Row::of(&path_logits(&[token], 43)), &[]).unwrap().shares;
     // A prompt in which likely continuations stand: each time a token comes, another one of its likely ones follows.
     let mut prompt = vec![5u32];
     let mut visits = [0; 43];

@@ -52,6 +52,7 @@ impl TokenTree {
         for page in s.pages.drain(pages_of(s.start, end)..) {
             self.pages.give(page);
         }
+        self.changes.note(id);
         if end > s.start {
             self.refresh(id);
             return;
@@ -63,7 +64,6 @@ impl TokenTree {
         self.free_segments.push(id);
         self.seg_mut(parent).children.retain(|&c| c != id);
         self.refresh(parent);
-        self.shape_version += 1;
     }
 
     pub(super) fn available(&self) -> usize {

@@ -83,9 +83,15 @@ impl TokenTree {
         self.segment_grows(segment, len)
     }
 
-    /// Changes whenever branches or segments come, go, move or split; not when a leaf grows by `append`.
-    pub fn shape_version(&self) -> u64 {
-        self.shape_version
+    /// How many changes were noted so far: what [`Self::changes_since`] counts from.
+    pub fn changes(&self) -> u64 {
+        self.changes.count()
+    }
+
+    /// The segments that were made, cut, joined or shortened since `count` changes were noted, with repetitions; `None`
+    /// where that is too long ago. A leaf that grows by `append` is none of it, nor are branches that come, go and move.
+    pub fn changes_since(&self, count: u64) -> Option<&[SegmentId]> {
+        self.changes.since(count)
     }
 
     pub fn parent(&self, id: SegmentId) -> Option<SegmentId> {

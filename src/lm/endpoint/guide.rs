@@ -1,5 +1,5 @@
-//! Constraints as the grammars that servers take: a list of texts or a pattern, as GBNF for llama.cpp, as `regex` for
-//! SGLang, as `structured_outputs` for vLLM.
+//! Constraints as the grammars that servers take: a list of texts, a pattern or a JSON schema, as GBNF and
+//! `json_schema` for llama.cpp, as `regex` and `json_schema` for SGLang, as `structured_outputs` for vLLM.
 
 use super::Kind;
 use regex_syntax::hir::{Class, Hir, HirKind};
@@ -13,13 +13,19 @@ pub enum Guide {
     Choices(Vec<String>),
     /// A whole match of this pattern.
     Pattern(String),
+    /// JSON that fits this schema.
+    Schema(Value),
 }
 
 impl Guide {
     /// Adds it to a request. A server of no known kind gets nothing; strategies that need a guide are refused for it.
     pub fn write(&self, kind: Kind, set: &mut impl FnMut(&str, Value)) {
         match (kind, self) {
-            (Kind::LlamaCpp, _) => set("grammar", json!(self.gbnf())),
+            (Kind::LlamaCpp, Self::Schema(schema)) => set("json_schema", schema.clone()),
+            (Kind::Vllm, Self::Schema(schema)) => set("structured_outputs", json!({"json": schema})),
+            (Kind::SgLang, Self::Schema(schema)) => set("json_schema", json!(schema.to_string())),
+            (Kind::LlamaCpp, Self::Choices(texts)) => set("grammar", json!(of_choices(texts))),
+            (Kind::LlamaCpp, Self::Pattern(pattern)) => set("grammar", json!(of_pattern(pattern))),
             (Kind::Vllm, Self::Choices(texts)) => set("structured_outputs", json!({"choice": texts})),
             (Kind::Vllm, Self::Pattern(pattern)) => set("structured_outputs", json!({"regex": pattern})),
             (Kind::SgLang, Self::Choices(texts)) => {
@@ -30,20 +36,20 @@ impl Guide {
             (Kind::Other, _) => {}
         }
     }
+}
 
-    /// llama.cpp's grammar form. A pattern was compiled before it came here; one that this parser does not take allows
-    /// nothing, which the server says.
-    fn gbnf(&self) -> String {
-        match self {
-            Self::Choices(texts) => {
-                let all: Vec<String> = texts.iter().map(|text| literal(text)).collect();
-                format!("root ::= {}", all.join(" | "))
-            }
-            Self::Pattern(pattern) => match regex_syntax::parse(pattern) {
-                Ok(hir) => format!("root ::= {}", rule(&hir)),
-                Err(_) => "root ::= ".to_string(),
-            },
-        }
+/// A list of texts in llama.cpp's grammar form.
+fn of_choices(texts: &[String]) -> String {
+    let all: Vec<String> = texts.iter().map(|text| literal(text)).collect();
+    format!("root ::= {}", all.join(" | "))
+}
+
+/// A pattern in llama.cpp's grammar form. It was compiled before it came here; one that this parser does not take allows
+/// nothing, which the server says.
+fn of_pattern(pattern: &str) -> String {
+    match regex_syntax::parse(pattern) {
+        Ok(hir) => format!("root ::= {}", rule(&hir)),
+        Err(_) => "root ::= ".to_string(),
     }
 }
 
@@ -124,15 +130,15 @@ mod tests {
     #[test]
     fn patterns_and_choices_become_grammars() {
         let pattern = |text: &str, expected: &str| {
-            assert_eq!(Guide::Pattern(text.into()).gbnf(), format!("root ::= {expected}"), "{text}");
+            assert_eq!(of_pattern(text), format!("root ::= {expected}"), "{text}");
         };
         pattern("[0-9]+", "[0-9]+");
         pattern("yes|no", "(\"yes\" | \"no\")");
         pattern(" ?-?[0-9]+(, ?-?[0-9]+)*", "(\" \"?) (\"-\"?) ([0-9]+) ((\",\" (\" \"?) (\"-\"?) ([0-9]+))*)");
         pattern("a{2,3}", "\"a\"{2,3}");
         pattern("[^\\n\\]]", "[\\u0000-\\t\\u000B-\\\\\\x5E-\\U0010FFFF]");
-        let choices = Guide::Choices(vec![" 3,".into(), "a\"b\n".into(), "é".into()]);
-        assert_eq!(choices.gbnf(), "root ::= \" 3,\" | \"a\\\"b\\n\" | \"\\u00E9\"");
+        let choices = [" 3,", "a\"b\n", "é"].map(String::from);
+        assert_eq!(of_choices(&choices), "root ::= \" 3,\" | \"a\\\"b\\n\" | \"\\u00E9\"");
     }
 
     #[test]
@@ -148,5 +154,9 @@ mod tests {
         assert_eq!(words(Kind::SgLang, Guide::Pattern("x*".into())), r#"regex="x*""#);
         assert_eq!(words(Kind::Vllm, Guide::Pattern("x*".into())), r#"structured_outputs={"regex":"x*"}"#);
         assert_eq!(words(Kind::Other, choices()), "");
+        let schema = || Guide::Schema(json!({"type": "integer"}));
+        assert_eq!(words(Kind::LlamaCpp, schema()), r#"json_schema={"type":"integer"}"#);
+        assert_eq!(words(Kind::Vllm, schema()), r#"structured_outputs={"json":{"type":"integer"}}"#);
+        assert_eq!(words(Kind::SgLang, schema()), r#"json_schema="{\"type\":\"integer\"}""#);
     }
 }

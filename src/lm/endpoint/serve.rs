@@ -6,8 +6,8 @@ use super::wire::{self, Ask, Billed, Choice, Reply};
 use super::{Kind, Shared};
 use crate::base::{Error, Result, rng};
 use crate::lm::{
-    Completion, Constraint, Finish, Format, Generate, Judgement, Mode, Prompt, Sampling, Score, Scores, StreamKey,
-    Update, Usage,
+    Completion, Constraint, Finish, Format, Generate, Grammar, GrammarForm, Judgement, Mode, Prompt, Sampling, Score,
+    Scores, StreamKey, Update, Usage,
 };
 use rand::RngCore;
 use serde_json::json;
@@ -44,6 +44,9 @@ fn deliver(updates: &UnboundedSender<Update>, sample: usize, completion: Complet
 /// The constraint in the server's words. Without a mask there is nothing to hold the server to.
 fn guide(constraint: Option<&Arc<dyn Constraint>>) -> Result<Option<Guide>> {
     let Some(rule) = constraint.filter(|rule| rule.masks()) else { return Ok(None) };
+    if let Some(GrammarForm::Json(schema)) = rule.grammar().map(Grammar::form) {
+        return Ok(Some(Guide::Schema(schema.clone())));
+    }
     match (rule.pattern(), rule.choices()) {
         (Some(pattern), _) => Ok(Some(Guide::Pattern(pattern))),
         (None, Some(choices)) => Ok(Some(Guide::Choices(choices))),

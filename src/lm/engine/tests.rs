@@ -5,7 +5,7 @@ use super::*;
 use crate::base::ErrorKind;
 use crate::base::testing::{real_model, shared};
 use crate::engine::constraint::{Constraint, Judgement};
-use crate::lm::{Completion, Finish, Sampling, StreamKey};
+use crate::lm::{Completion, Finish, Grammar, GrammarForm, Sampling, StreamKey};
 use crate::model::{OpenOptions, open};
 use serde_json::Value;
 use std::path::Path;
@@ -331,6 +331,39 @@ fn listed_steps_are_ranked_as_their_tokens_are_drawn() {
     next.tail.push(Part::Tokens { text: ranked[0].text.clone(), ids: Arc::clone(&ranked[0].ids) });
     let usage = collect(lm.generate(ask(next, 1))).unwrap()[0].usage;
     assert!(usage.prompt <= ranked[0].ids.len() as u64, "{usage:?}");
+}
+
+/// Whatever the model would rather say, a sample under a schema or a grammar fits it, or was cut by its limit.
+#[test]
+fn samples_fit_a_schema_or_a_grammar() {
+    let Some(path) = real_model("grammar") else { return };
+    let lm = start(&path, &options());
+    let schema = serde_json::json!({"type": "object", "properties": {
+        "city": {"type": "string", "maxLength": 20}, "people": {"type": "integer", "minimum": 0, "maximum": 9_999_999}
+    }, "required": ["city", "people"], "additionalProperties": false});
+    let lark = "start: \"(\" word (\" \" word)* \")\"\nword: /[a-zé]{1,8}/";
+    for (form, schema) in [(GrammarForm::Json(schema), true), (GrammarForm::Lark(lark.into()), false)] {
+        let rule = Arc::new(Grammar::new(form).unwrap());
+        let mut request = ask(Prompt::completion("A large city and how many people live there:\n"), 40);
+        request.n = 2;
+        request.sampling.temperature = 1.5;
+        request.constraint = Some(Arc::clone(&rule) as Arc<dyn Constraint>);
+        let done = collect(lm.generate(request)).unwrap();
+        assert_eq!(done.len(), 2);
+        let mut whole = 0;
+        for one in done {
+            let found = rule.judge(&one.text);
+            match one.finish {
+                Finish::Length => assert!(!matches!(found, Judgement::Dead(_)), "{}: {found:?}", one.text),
+                _ => {
+                    assert_eq!(found, Judgement::Closed, "{}", one.text);
+                    whole += 1;
+                    assert!(!schema || serde_json::from_str::<Value>(&one.text).unwrap()["people"].is_u64());
+                }
+            }
+        }
+        assert!(whole > 0 || !schema, "no sample came to its end");
+    }
 }
 
 #[test]

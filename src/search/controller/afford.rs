@@ -32,10 +32,10 @@ impl Controller {
         (asks, out)
     }
 
-    /// Whether a request that draws nothing fits, with `more` tokens beside its prompt; else the reason to end.
-    pub(super) async fn affords(&mut self, request: &Generate, more: u64) -> Option<Reason> {
+    /// Whether requests that draw nothing fit, with `more` tokens beside their prompts; else the reason to end.
+    pub(super) async fn affords(&mut self, requests: &[&Generate], more: u64) -> Option<Reason> {
         let (left, limit) = self.ledger.tokens_left().zip(self.ledger.limits.tokens)?;
-        let fixed: u64 = self.costs(&[request]).await.iter().map(|cost| cost.fixed).sum();
+        let fixed: u64 = self.costs(requests).await.iter().map(|cost| cost.fixed).sum();
         (fixed + more > left).then_some(Reason::Tokens { limit })
     }
 

@@ -176,9 +176,7 @@ impl Controller {
             }
             (Constrain::Puzzle, Thought::Answer) => Some(self.puzzle.answer_constraint(&prefix)),
             (Constrain::Choice(choices), _) => Some(prompt::choices(choices.clone())),
-            (Constrain::Regex(pattern), _) => {
-                self.patterns.get(pattern).map(|pattern| Arc::clone(pattern) as Arc<dyn Constraint>)
-            }
+            (Constrain::Regex(_) | Constrain::Grammar(_), _) => self.rule_of(self.tree.node(node).depth + 1).cloned(),
         })
     }
 
@@ -205,7 +203,7 @@ impl Controller {
         let allowed = match &generate.constrain {
             Constrain::Puzzle => Some(self.puzzle.next_steps(&self.tree.path_text(node))),
             Constrain::Choice(choices) => Some(choices.clone()),
-            Constrain::None | Constrain::Regex(_) => None,
+            Constrain::None | Constrain::Regex(_) | Constrain::Grammar(_) => None,
         };
         for line in lines.into_iter().take(breadth) {
             if self.ending.is_some() {

@@ -4,12 +4,13 @@
 //! puzzle proves wrong is pruned at once where the strategy asks for its partial check.
 
 use super::{Controller, Tokens, finite, round, told};
-use crate::lm::{Completion, Finish, Usage};
+use crate::lm::{Completion, Constraint, Finish, GrammarForm, Judgement, Usage};
 use crate::search::evaluate::{Part, checker};
 use crate::search::event::{Author, Event, Reason};
 use crate::search::tree::{NodeId, Status};
 use crate::strategy::{Constrain, Evaluator, GenerateKind, Policy, Thought};
 use crate::task::{Partial, Verdict};
+use std::sync::Arc;
 
 /// What someone proposes as a thought.
 pub struct Proposal {
@@ -106,11 +107,17 @@ impl Controller {
             return self.drop_proposal(parent, text, "empty".into());
         }
         let level = self.tree.node(parent).depth + 1;
+        let whole = |rule: &Arc<dyn Constraint>, text: &str| {
+            matches!(rule.judge(text), Judgement::Closed | Judgement::Open { complete: true })
+        };
         if by == Author::Model
-            && let Constrain::Regex(pattern) = &self.generate_of(level).constrain
-            && self.patterns.get(pattern).is_some_and(|found| !found.matches(&text) && !found.matches(text.trim()))
+            && self.rule_of(level).is_some_and(|rule| !whole(rule, &text) && !whole(rule, text.trim()))
         {
-            let why = format!("does not match the pattern {pattern}");
+            let why = match &self.generate_of(level).constrain {
+                Constrain::Regex(pattern) => format!("does not match the pattern {pattern}"),
+                Constrain::Grammar(GrammarForm::Json(_)) => "does not fit the JSON schema".to_string(),
+                _ => "does not fit the grammar".to_string(),
+            };
             return self.drop_proposal(parent, text, why);
         }
         if let Some(reason) = self.ledger.thoughts_used_up() {
@@ -265,17 +272,21 @@ impl Controller {
 
     /// Prunes a thought and all below it; what is pinned, right, or pruned already stays.
     pub(super) fn prune(&mut self, node: NodeId, why: &str) -> Vec<NodeId> {
-        let mut pruned = Vec::new();
         for below in self.tree.subtree(node) {
             self.holds.remove(&below);
-            if !matches!(self.tree.node(below).status, Status::Open | Status::Closed) {
-                continue;
-            }
+        }
+        let pruned = self.prunable(node);
+        for &below in &pruned {
             let why = if below == node { why.to_string() } else { format!("below thought {node}, which was pruned") };
             self.emit(Event::Status { node: below, status: Status::Pruned, why: Some(why) });
-            pruned.push(below);
         }
         pruned
+    }
+
+    /// What [`Self::prune`] would prune.
+    pub(super) fn prunable(&self, node: NodeId) -> Vec<NodeId> {
+        let live = |id: &NodeId| matches!(self.tree.node(*id).status, Status::Open | Status::Closed);
+        self.tree.subtree(node).into_iter().filter(live).collect()
     }
 }
 

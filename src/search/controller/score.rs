@@ -6,9 +6,9 @@ use super::flight::{Ask, Lost};
 use super::prompt::Subject;
 use super::round;
 use crate::base::{Error, Result};
-use crate::lm::{Constraint, Finish, Generate, Judgement, Mode, Prompt, Sampling, Score};
+use crate::lm::{Constraint, Finish, Generate, Judgement, Mode, Sampling};
 use crate::search::evaluate::reply::Scale;
-use crate::search::evaluate::{Part, checker, combine, logprob, value, vote, weigh};
+use crate::search::evaluate::{Part, checker, combine, value, vote, weigh};
 use crate::search::event::{Event, Purpose, ScorePart};
 use crate::search::tree::{NodeId, Status};
 use crate::strategy::{Evaluator, PromptSource, Thought};
@@ -48,7 +48,9 @@ fn usual(evaluator: &Evaluator, candidates: usize) -> Vec<String> {
         }
         Evaluator::Value { labels, .. } => labels.keys().cloned().collect(),
         Evaluator::Vote { .. } => (1..=candidates).map(|i| i.to_string()).collect(),
-        Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => Vec::new(),
+        Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::YesNo { .. } | Evaluator::Command { .. } => {
+            Vec::new()
+        }
     }
 }
 
@@ -89,6 +91,12 @@ impl Controller {
                 Evaluator::Logprob => {
                     for (i, &node) in nodes.iter().enumerate() {
                         parts[i][e] = Some(self.logprob(node).await);
+                    }
+                }
+                Evaluator::YesNo { prompt, format, yes, no } => {
+                    let Some(found) = self.yes_no(prompt, *format, [yes, no], nodes).await else { return };
+                    for (row, part) in parts.iter_mut().zip(found) {
+                        row[e] = Some(part);
                     }
                 }
                 Evaluator::Command { run, seconds } => {
@@ -241,7 +249,7 @@ impl Controller {
             Evaluator::Vote { prompt, format, n, max_tokens, temperature } => {
                 (prompt, *format, *n, *max_tokens, *temperature, Purpose::Vote)
             }
-            Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::Command { .. } => {
+            Evaluator::Checker { .. } | Evaluator::Logprob | Evaluator::YesNo { .. } | Evaluator::Command { .. } => {
                 return Err(Error::fault("this evaluator asks no judge"));
             }
         };
@@ -259,64 +267,6 @@ impl Controller {
             key: self.stream_key(node, purpose),
         };
         Ok(Ask { node, purpose, generate })
-    }
-
-    /// The log-probability of a thought's text: as it was generated, or asked for where someone else wrote it.
-    async fn logprob(&mut self, node: NodeId) -> Part {
-        let thought = self.tree.node(node);
-        if !thought.token_logprobs.is_empty() {
-            return logprob::score(&thought.token_logprobs);
-        }
-        let Some(parent) = thought.parent else { return logprob::score(&[]) };
-        let text = thought.text.clone();
-        let strategy = self.strategy.clone();
-        let subject = Subject::After(parent);
-        let generate = strategy.generate_at(self.tree.node(node).depth);
-        let prompt = match self.prompt(&generate.prompt, generate.format, subject, 0) {
-            Ok(prompt) => prompt,
-            Err(error) => return Part::missing(logprob::NAME, error.to_string(), 0),
-        };
-        let Some(prompt) = self.afford_score(prompt, &text).await else {
-            return Part::missing(logprob::NAME, "the token budget is used up".into(), 0);
-        };
-        let request = self.requests;
-        self.requests += 1;
-        let asked = prompt.full_text();
-        self.emit(Event::Asked { request, node, purpose: Purpose::Logprob, samples: 1, prompt: asked });
-        let scores = self.lm.score(Score { prompt, continuations: vec![text.clone()] });
-        let scores = match self.scores(scores).await {
-            Ok(scores) => scores,
-            Err(error) => return Part::missing(logprob::NAME, error.to_string(), 0),
-        };
-        let usage = scores.usage;
-        let logprobs: Vec<f32> = scores.logprobs.into_iter().next().unwrap_or_default();
-        let sum = logprobs.iter().map(|&l| f64::from(super::finite(l))).sum();
-        self.ledger.usage += usage;
-        let logprob = Some(round(sum));
-        self.emit(Event::Replied { request, node, sample: 0, text, finish: "scored".into(), logprob, usage });
-        logprob::score(&logprobs)
-    }
-
-    /// The prompt, where asking for the log-probabilities of `text` after it keeps to the token budget.
-    async fn afford_score(&mut self, prompt: Prompt, text: &str) -> Option<Prompt> {
-        let more = self.lm.count_tokens(&Prompt::completion(text)).unwrap_or(0) as u64;
-        let request = Generate {
-            prompt,
-            mode: Mode::Sample,
-            n: 0,
-            sampling: Sampling::default(),
-            max_tokens: 0,
-            stop: Vec::new(),
-            constraint: None,
-            key: self.stream_key(NodeId::ROOT, Purpose::Logprob),
-        };
-        match self.affords(&request, more).await {
-            None => Some(request.prompt),
-            Some(reason) => {
-                self.ending.get_or_insert(reason);
-                None
-            }
-        }
     }
 
     /// Tells a thought's score, and which evaluator had no usable reply.

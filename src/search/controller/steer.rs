@@ -1,10 +1,10 @@
-//! The user's commands and their undoing. A command takes effect at once, in the middle of a step too; what needs the
-//! model (expand, rescore) is queued and done before the policy's next step.
+//! The user's commands. A command takes effect at once, in the middle of a step too; what needs the model (expand, rescore)
+//! is queued and done before the policy's next step.
 
 use super::Controller;
 use super::grow::Proposal;
 use crate::lm::Finish;
-use crate::search::event::{Author, Command, Event, Limits, Reason, ScorePart};
+use crate::search::event::{Author, Command, Event, Reason};
 use crate::search::tree::{NodeId, Status};
 use crate::strategy::Evaluator;
 
@@ -21,32 +21,13 @@ impl Order {
             Self::Expand(node) | Self::Rescore(node) => node,
         }
     }
-}
 
-/// How to take back one act.
-#[derive(Debug)]
-pub enum Undo {
-    Statuses(Vec<(NodeId, Status, Option<String>)>),
-    Text {
-        node: NodeId,
-        text: String,
-        statuses: Vec<(NodeId, Status, Option<String>)>,
-    },
-    Added(NodeId),
-    /// Children that came after the first so many are pruned again.
-    Expanded {
-        node: NodeId,
-        children: usize,
-        statuses: Vec<(NodeId, Status, Option<String>)>,
-    },
-    Scored {
-        node: NodeId,
-        score: Option<f64>,
-        parts: Vec<ScorePart>,
-    },
-    Breadth(Option<usize>),
-    Temperature(Option<f32>),
-    Budget(Limits),
+    pub(super) fn command(self) -> Command {
+        match self {
+            Self::Expand(node) => Command::Expand { node },
+            Self::Rescore(node) => Command::Rescore { node },
+        }
+    }
 }
 
 impl Controller {
@@ -64,11 +45,29 @@ impl Controller {
             return Vec::new();
         }
         self.emit(Event::Act { command: command.clone() });
+        let undo = match &command {
+            // What is ordered changes nothing before it is begun.
+            Command::Expand { .. } | Command::Rescore { .. } => None,
+            other => self.undo_of(other),
+        };
+        // A refused act is answered by a note at once: that is how a reader of the record tells it from the others.
+        match self.do_act(command) {
+            Ok(gone) => {
+                self.undo.extend(undo);
+                gone
+            }
+            Err(why) => {
+                self.note(why);
+                Vec::new()
+            }
+        }
+    }
+
+    fn do_act(&mut self, command: Command) -> Result<Vec<NodeId>, String> {
         if let Some(node) = about(&command)
             && self.tree.get(node).is_none()
         {
-            self.note(format!("there is no thought {node}"));
-            return Vec::new();
+            return Err(format!("there is no thought {node}"));
         }
         match command {
             Command::Pause => {
@@ -92,51 +91,48 @@ impl Controller {
                 self.steps += 1;
                 self.ledger.clock.resume();
             }
-            Command::Expand { node } => self.order_expansion(node),
+            Command::Expand { node } if self.checked.contains_key(&node) => {
+                return Err(format!("thought {node} is a whole answer and cannot be expanded"));
+            }
+            Command::Expand { node } => self.orders.push_back(Order::Expand(node)),
             Command::Prune { node } => return self.prune_by_hand(node),
-            Command::Pin { node } => self.pin(node),
-            Command::Unpin { node } => self.unpin(node),
+            Command::Pin { node } => self.pin(node)?,
+            Command::Unpin { node } => self.unpin(node)?,
             Command::Edit { node, text } => return self.edit(node, text),
-            Command::Add { parent, text } => self.add(parent, text),
-            Command::Rescore { node } if node == NodeId::ROOT => self.note("the puzzle itself has no score"),
+            Command::Add { parent, text } => self.add(parent, text)?,
+            Command::Rescore { node } if node == NodeId::ROOT => return Err("the puzzle itself has no score".into()),
             Command::Rescore { node } => self.orders.push_back(Order::Rescore(node)),
             Command::SetBreadth { n } => {
-                self.undo.push(Undo::Breadth(self.breadth));
                 self.breadth = Some(n.max(1));
                 self.tell_settings();
             }
             Command::SetTemperature { temperature } => {
-                self.undo.push(Undo::Temperature(self.temperature));
                 self.temperature = Some(temperature);
                 self.tell_settings();
             }
             Command::SetBudget { limits } => {
-                self.undo.push(Undo::Budget(self.ledger.limits));
                 self.ledger.limits = limits;
                 self.tell_settings();
             }
-            Command::Undo => self.take_back(),
+            Command::Undo => self.take_back()?,
             Command::Quit => self.stop(Reason::Quit),
         }
-        Vec::new()
+        Ok(Vec::new())
     }
 
     /// Does what was ordered.
     pub(super) async fn carry_out(&mut self, order: Order) {
         match order {
             Order::Expand(node) => {
-                let children = self.tree.node(node).children.len();
-                let mut statuses = Vec::new();
+                self.begin(order);
                 // What is reopened counts as visited: its way up must not hide what will grow below it.
                 for id in self.tree.path(node) {
                     let at = self.tree.node(id);
                     if at.status == Status::Pruned {
-                        statuses.push((id, at.status, at.why.clone()));
                         let status = if id == node || at.expansions == 0 { Status::Open } else { Status::Closed };
                         self.set(id, status, Some("reopened by the user"));
                     }
                 }
-                self.undo.push(Undo::Expanded { node, children, statuses });
                 if let Some(reason) = self.ledger.used_up() {
                     self.ending.get_or_insert(reason);
                 } else {
@@ -144,8 +140,8 @@ impl Controller {
                 }
             }
             Order::Rescore(node) => {
+                self.begin(order);
                 let at = self.tree.node(node);
-                self.undo.push(Undo::Scored { node, score: at.score, parts: at.parts.clone() });
                 // A vote compares, so all that were compared are asked about again.
                 let votes = self.strategy.evaluate_at(at.depth).iter().any(|e| matches!(e, Evaluator::Vote { .. }));
                 let depth = at.depth;
@@ -157,7 +153,6 @@ impl Controller {
                 }
                 if !live(self.tree.node(node).status) {
                     self.note(format!("thought {node} is not open, so it keeps its score"));
-                    self.undo.pop();
                     return;
                 }
                 self.evaluate(&nodes).await;
@@ -165,73 +160,60 @@ impl Controller {
         }
     }
 
-    fn order_expansion(&mut self, node: NodeId) {
-        if self.checked.contains_key(&node) {
-            self.note(format!("thought {node} is a whole answer and cannot be expanded"));
-        } else {
-            self.orders.push_back(Order::Expand(node));
-        }
+    /// Tells that what was ordered is being done now, which is when it is known what that takes to undo.
+    fn begin(&mut self, order: Order) {
+        let command = order.command();
+        self.undo.extend(self.undo_of(&command));
+        self.emit(Event::Begun { command });
     }
 
-    fn prune_by_hand(&mut self, node: NodeId) -> Vec<NodeId> {
+    fn prune_by_hand(&mut self, node: NodeId) -> Result<Vec<NodeId>, String> {
         if node == NodeId::ROOT {
-            self.note("the puzzle itself cannot be pruned; leave the search instead");
-            return Vec::new();
+            return Err("the puzzle itself cannot be pruned; leave the search instead".into());
         }
         if self.tree.node(node).status == Status::Pinned {
-            self.note(format!("thought {node} is pinned; unpin it first"));
-            return Vec::new();
+            return Err(format!("thought {node} is pinned; unpin it first"));
         }
-        let before = self.statuses(node);
         let pruned = self.prune(node, "pruned by the user");
-        let changed = before.into_iter().filter(|(id, ..)| pruned.contains(id)).collect();
         self.orders.retain(|order| !pruned.contains(&order.node()));
-        self.undo.push(Undo::Statuses(changed));
-        pruned
+        Ok(pruned)
     }
 
-    fn pin(&mut self, node: NodeId) {
-        let at = self.tree.node(node);
+    fn pin(&mut self, node: NodeId) -> Result<(), String> {
         if node == NodeId::ROOT
-            || matches!(at.status, Status::Answer | Status::Pinned)
+            || matches!(self.tree.node(node).status, Status::Answer | Status::Pinned)
             || self.checked.contains_key(&node)
         {
-            self.note(format!("thought {node} needs no pin"));
-            return;
+            return Err(format!("thought {node} needs no pin"));
         }
-        self.undo.push(Undo::Statuses(vec![(node, at.status, at.why.clone())]));
         self.set(node, Status::Pinned, Some("pinned by the user"));
+        Ok(())
     }
 
-    fn unpin(&mut self, node: NodeId) {
+    fn unpin(&mut self, node: NodeId) -> Result<(), String> {
         let at = self.tree.node(node);
         if at.status != Status::Pinned {
-            self.note(format!("thought {node} is not pinned"));
-            return;
+            return Err(format!("thought {node} is not pinned"));
         }
-        self.undo.push(Undo::Statuses(vec![(node, at.status, at.why.clone())]));
         let status = if at.expansions > 0 { Status::Closed } else { Status::Open };
         self.set(node, status, None);
+        Ok(())
     }
 
-    fn edit(&mut self, node: NodeId, text: String) -> Vec<NodeId> {
+    fn edit(&mut self, node: NodeId, text: String) -> Result<Vec<NodeId>, String> {
         if node == NodeId::ROOT || text.trim().is_empty() {
-            self.note("the puzzle itself cannot be edited, and a thought cannot be empty");
-            return Vec::new();
+            return Err("the puzzle itself cannot be edited, and a thought cannot be empty".into());
         }
-        let statuses = self.statuses(node);
-        let before = self.tree.node(node).text.clone();
-        self.undo.push(Undo::Text { node, text: before, statuses });
         let mut gone = vec![node];
         for child in self.tree.node(node).children.clone() {
             gone.extend(self.prune(child, "the thought above it was edited"));
         }
         self.rewrite(node, text);
-        gone
+        Ok(gone)
     }
 
     /// Replaces a thought's text and judges it anew.
-    fn rewrite(&mut self, node: NodeId, text: String) {
+    pub(super) fn rewrite(&mut self, node: NodeId, text: String) {
         let below = self.tree.subtree(node);
         self.states.retain(|_, first| !below.contains(first));
         self.orders.retain(|order| !below.contains(&order.node()));
@@ -249,54 +231,16 @@ impl Controller {
         self.look_at(node, &Finish::End);
     }
 
-    fn add(&mut self, parent: NodeId, text: String) {
+    fn add(&mut self, parent: NodeId, text: String) -> Result<(), String> {
         if self.checked.contains_key(&parent) {
-            self.note(format!("thought {parent} is a whole answer; nothing follows it"));
-            return;
+            return Err(format!("thought {parent} is a whole answer; nothing follows it"));
         }
         if self.tree.node(parent).status == Status::Pruned {
-            self.note(format!("thought {parent} is pruned; expand or pin it first"));
-            return;
+            return Err(format!("thought {parent} is pruned; expand or pin it first"));
         }
         match self.propose(parent, Proposal::text(text, Author::User)) {
-            Some(node) => self.undo.push(Undo::Added(node)),
-            None => self.note("the thought was not added: it is empty, known already, or over the limit"),
-        }
-    }
-
-    fn take_back(&mut self) {
-        let Some(undo) = self.undo.pop() else {
-            self.note("there is nothing to undo");
-            return;
-        };
-        let sets = matches!(undo, Undo::Breadth(_) | Undo::Temperature(_) | Undo::Budget(_));
-        match undo {
-            Undo::Statuses(statuses) => self.restore(statuses),
-            Undo::Text { node, text, statuses } => {
-                self.rewrite(node, text);
-                let checked = self.checked.contains_key(&node);
-                self.restore(statuses.into_iter().filter(|(id, ..)| *id != node || !checked).collect());
-            }
-            Undo::Added(node) => {
-                self.prune(node, "undone by the user");
-            }
-            Undo::Expanded { node, children, statuses } => {
-                for child in self.tree.node(node).children.clone().into_iter().skip(children) {
-                    self.prune(child, "undone by the user");
-                }
-                self.restore(statuses);
-            }
-            Undo::Scored { node, score, parts } => {
-                if let Some(score) = score {
-                    self.emit(Event::Scored { node, score, parts });
-                }
-            }
-            Undo::Breadth(breadth) => self.breadth = breadth,
-            Undo::Temperature(temperature) => self.temperature = temperature,
-            Undo::Budget(limits) => self.ledger.limits = limits,
-        }
-        if sets {
-            self.tell_settings();
+            Some(_) => Ok(()),
+            None => Err("the thought was not added: it is empty, known already, or over the limit".into()),
         }
     }
 
@@ -308,17 +252,6 @@ impl Controller {
 
     fn set(&mut self, node: NodeId, status: Status, why: Option<&str>) {
         self.emit(Event::Status { node, status, why: why.map(String::from) });
-    }
-
-    fn restore(&mut self, statuses: Vec<(NodeId, Status, Option<String>)>) {
-        for (node, status, why) in statuses {
-            self.emit(Event::Status { node, status, why });
-        }
-    }
-
-    fn statuses(&self, node: NodeId) -> Vec<(NodeId, Status, Option<String>)> {
-        let of = |id: NodeId| (id, self.tree.node(id).status, self.tree.node(id).why.clone());
-        self.tree.subtree(node).into_iter().map(of).collect()
     }
 }
 

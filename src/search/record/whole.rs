@@ -31,7 +31,8 @@ pub fn whole_steps(events: &[Event]) -> usize {
                 between_steps = true;
                 worked = false;
             }
-            Event::Asked { .. }
+            Event::Begun { .. }
+            | Event::Asked { .. }
             | Event::Replied { .. }
             | Event::Expanded { .. }
             | Event::Merged { .. }

@@ -22,9 +22,11 @@ fn read_evaluator(r: &mut Reader, node: &Node) -> Option<Option<Evaluator>> {
     if let Value::Scalar { text, .. } = &node.value {
         return match text.as_str() {
             "logprob" => Some(Some(Evaluator::Logprob)),
-            "checker" | "value" | "vote" | "command" => {
-                r.refuse(node.span, format!("`{text}` needs a value, such as `- checker: partial`"))
+            "checker" => r.refuse(node.span, "`checker` needs a value: `- checker: partial` or `- checker: whole`"),
+            "value" | "vote" | "yes_no" => {
+                r.refuse(node.span, format!("`{text}` needs settings, such as `- {text}: {{prompt: …}}`"))
             }
+            "command" => r.refuse(node.span, "`command` needs a program: `- command: [\"python3\", \"score.py\"]`"),
             _ => {
                 let names: Vec<(&str, ())> = keys::names("evaluate").map(|name| (name, ())).collect();
                 r.one_of(node, "evaluator", &names);
@@ -70,6 +72,9 @@ fn read_evaluator(r: &mut Reader, node: &Node) -> Option<Option<Evaluator>> {
             temperature: asked.temperature,
         }));
     }
+    if let Some(node) = fields.get("yes_no") {
+        return read_yes_no(r, node).map(Some);
+    }
     if let Some(node) = fields.get("command") {
         return read_command(r, node).map(Some);
     }
@@ -84,6 +89,37 @@ fn read_evaluator(r: &mut Reader, node: &Node) -> Option<Option<Evaluator>> {
         max_tokens: asked.max_tokens,
         temperature: asked.temperature,
     }))
+}
+
+fn read_yes_no(r: &mut Reader, node: &Node) -> Option<Evaluator> {
+    let fields = r.fields(node, "evaluate.yes_no", "`yes_no`")?;
+    let prompt = r.need(&fields, "prompt").and_then(|node| r.prompt(node, Role::Value));
+    let format = fields.get("format").and_then(|node| r.one_of(node, "format", FORMATS));
+    let mut spellings = |name: &'static str, usual: [&str; 4]| match fields.get(name) {
+        Some(node) => match r.texts(node, name) {
+            texts if texts.is_empty() => r.refuse(node.span, format!("`{name}` needs at least one text")),
+            texts => Some(texts),
+        },
+        None => Some(usual.map(String::from).to_vec()),
+    };
+    let yes = spellings("yes", [" Yes", " yes", "Yes", "yes"]);
+    let no = spellings("no", [" No", " no", "No", "no"]);
+    let (yes, no) = (yes?, no?);
+    let all: Vec<&String> = yes.iter().chain(&no).collect();
+    for (at, text) in all.iter().enumerate() {
+        let longer = all.iter().enumerate().find(|(other, long)| *other != at && long.starts_with(text.as_str()));
+        if let Some((_, longer)) = longer {
+            let what = if text == longer {
+                format!("`{text}` stands twice among the answers")
+            } else {
+                format!(
+                    "the answer `{longer}` begins with the answer `{text}`, so that its probability would count twice"
+                )
+            };
+            return r.refuse(node.span, what);
+        }
+    }
+    Some(Evaluator::YesNo { prompt: prompt?, format, yes, no })
 }
 
 /// What value and vote have in common.

@@ -139,7 +139,7 @@ fn acts_and_settings_of_before_hold_and_a_fork_waits() {
     let fork = run_steered(fork, |event| match event {
         Event::Continued { .. } => {
             settled = true;
-            // It is paused still, so that nothing but the order of before is carried out.
+            // It is paused still, so that nothing but the order of before would be carried out.
             vec![Command::Undo, Command::Quit]
         }
         Event::Status { status: Status::Pinned, .. } => {
@@ -153,13 +153,92 @@ fn acts_and_settings_of_before_hold_and_a_fork_waits() {
         _ => Vec::new(),
     });
     assert!(settled && pinned && paused_after);
-    assert!(fork.notes().contains(&"there is nothing to undo"), "{:?}", fork.notes());
+    assert!(!fork.notes().contains(&"there is nothing to undo"), "{:?}", fork.notes());
     let set = fork.events.iter().rev().find_map(|e| match e {
         Event::Settings { breadth, temperature, .. } => Some((*breadth, *temperature)),
         _ => None,
     });
     assert_eq!(set, Some((Some(2), None)));
-    assert_eq!(fork.tree.node(NodeId(1)).status, Status::Pinned);
+    assert_ne!(fork.tree.node(NodeId(1)).status, Status::Pinned, "the pin of before is undone");
+}
+
+/// Acts by chance on a paused run, one list after each step; the last list leaves.
+fn acts(random: &mut impl rand::RngCore, lists: usize, last: &[Command]) -> Vec<Vec<Command>> {
+    let mut pick = |n: u32| random.next_u32() % n;
+    let mut all: Vec<Vec<Command>> = Vec::new();
+    for i in 0..lists {
+        let mut list = Vec::new();
+        for _ in 0..pick(5) {
+            // Some name no thought, the root, or what cannot be done: those are refused, and not undone either.
+            let node = NodeId(pick(4 + 3 * i as u32));
+            let limits = Limits { tokens: Some(100_000 + u64::from(pick(100))), ..Limits::default() };
+            list.push(match pick(11) {
+                0 => Command::Expand { node },
+                1 => Command::Prune { node },
+                2 => Command::Pin { node },
+                3 => Command::Unpin { node },
+                4 => Command::Edit { node, text: format!("{} ", pick(40)) },
+                5 => Command::Add { parent: node, text: format!("{} ", pick(40)) },
+                6 => Command::Rescore { node },
+                7 => Command::SetBreadth { n: 1 + pick(3) as usize },
+                8 => Command::SetTemperature { temperature: pick(20) as f32 / 10.0 },
+                9 => Command::SetBudget { limits },
+                _ => Command::Undo,
+            });
+        }
+        list.push(Command::Step);
+        all.push(list);
+    }
+    all.push(last.to_vec());
+    all
+}
+
+#[test]
+fn acts_of_before_are_undone_as_if_the_run_had_not_been_cut() {
+    use rand::{RngCore, SeedableRng};
+    let (mut taken_back, mut runs) = (0, 0);
+    for seed in 0..60 {
+        let run = |acts: Vec<Vec<Command>>, before: Option<Before>| {
+            let mut spec = spec("set-intersection", ["tot-bfs", "tot-dfs", "best-first"][seed as usize % 3], 8);
+            spec.paused = true;
+            let taken_up = before.is_some();
+            spec.before = before;
+            let mut acts = acts.into_iter();
+            let mut begun = !taken_up;
+            run_steered(spec, move |event| {
+                begun |= matches!(event, Event::Continued { .. });
+                let waits = matches!(event, Event::Paused) || (taken_up && matches!(event, Event::Continued { .. }));
+                if begun && waits { acts.next().unwrap_or_default() } else { Vec::new() }
+            })
+        };
+        let mut random = rand_chacha::ChaCha8Rng::seed_from_u64(seed);
+        let undos = 1 + random.next_u32() as usize % 8;
+        let last: Vec<Command> = std::iter::repeat_n(Command::Undo, undos).chain([Command::Quit]).collect();
+        let all = acts(&mut random, 3, &last);
+        let whole = run(all.clone(), None);
+        if whole.outcome.reason != Reason::Quit {
+            continue;
+        }
+        let mut cut = all;
+        cut.pop();
+        cut.push(vec![Command::Quit]);
+        let cut = run(cut, None);
+        let again = run(vec![last], Some(before(&recorded(&cut.events))));
+        runs += 1;
+        let what = format!("seed {seed}, {undos} undone");
+        assert_eq!(whole.tree, again.tree, "{what}");
+        let settings = |ran: &Ran| {
+            ran.events.iter().rev().find_map(|e| match e {
+                Event::Settings { breadth, temperature, limits } => Some((*breadth, *temperature, *limits)),
+                _ => None,
+            })
+        };
+        assert_eq!(settings(&whole), settings(&again), "{what}");
+        let nothing = |ran: &Ran| ran.notes().iter().filter(|n| n.contains("nothing to undo")).count();
+        assert_eq!(nothing(&whole), nothing(&again), "{what}: acts that can be undone are counted alike");
+        taken_back += undos;
+    }
+    assert!(runs >= 30 && taken_back > 60, "{runs} runs, {taken_back} acts undone");
 }
 
 #[test]

@@ -87,6 +87,42 @@ fn log_probabilities_are_taken_from_the_thought_or_asked_for() {
 }
 
 #[test]
+fn yes_and_no_are_read_from_the_logits_of_all_thoughts_at_once() {
+    let ask = |prompt: &str| Evaluator::YesNo {
+        prompt: source(prompt),
+        format: None,
+        yes: vec!["yes".into(), "Yes".into()],
+        no: vec!["no".into()],
+    };
+    let judged = |evaluator: Evaluator, lm: Arc<dyn Lm>, limit: Option<u64>| {
+        let mut strategy = strategy(Policy::Bfs);
+        strategy.search.depth = Count::Number(1);
+        strategy.evaluate = vec![evaluator];
+        let mut spec = spec(Spell::new("zzzz"), strategy, lm);
+        spec.limits.tokens = limit;
+        run(spec)
+    };
+    let lm = || Arc::new(Fake::new(|_, _| says(&["a", "b"])));
+    let ran = judged(ask("{{ thought }} right?"), lm(), None);
+    let scores: Vec<f64> = ran.tree.iter().skip(1).filter_map(|(_, n)| n.score).collect();
+    // The fake model gives every byte of a text -0.5.
+    let p = |bytes: f64| (-0.5 * bytes).exp();
+    let expected = 2.0 * p(3.0) / (2.0 * p(3.0) + p(2.0));
+    assert!(scores.len() == 2 && scores.iter().all(|s| (s - expected).abs() < 1e-9), "{scores:?} {expected}");
+    assert_eq!(ran.outcome.usage.scored, 6, "one request a thought");
+    assert!(ran.tree.node(NodeId(1)).parts[0].detail.contains("ln P(yes)"));
+
+    let short = judged(ask("{{ thought }} right?"), lm(), Some(10));
+    assert_eq!(short.outcome.reason, Reason::Tokens { limit: 10 });
+    assert!(short.tree.iter().skip(1).all(|(_, n)| n.score.is_none()), "judged in part they cannot be compared");
+
+    let deaf = judged(ask("{{ thought }} right?"), script(&["a", "b"]), None);
+    assert_eq!(deaf.outcome.exit_code(), 2);
+    assert!(deaf.outcome.reason.to_string().contains("log-probabilities"), "{}", deaf.outcome.reason);
+    assert_eq!(judged(ask("{{ path.text }}"), lm(), None).outcome.exit_code(), 2);
+}
+
+#[test]
 fn a_judges_prompt_that_does_not_render_ends_the_run() {
     let judged = |evaluator: Evaluator| {
         let mut strategy = strategy(Policy::Bfs);

@@ -103,9 +103,12 @@ pub struct Common {
 #[derive(Debug, Clone, Args)]
 #[command(next_help_heading = "K/V offload")]
 pub struct OffloadArgs {
-    /// What is fetched from the host tier: none, full, int4, h2o, infinigen or infinigen-tree
-    #[arg(long, global = true, default_value = "none", value_name = "METHOD")]
-    pub offload: offload::Method,
+    /// What is fetched from the host tier: none, full, int4, h2o, infinigen or infinigen-tree [default: the strategy's, or none]
+    #[arg(long, global = true, value_name = "METHOD")]
+    pub offload: Option<offload::Method>,
+    /// What the strategy says, which counts without --offload.
+    #[arg(skip)]
+    pub of_strategy: Option<offload::Options>,
     /// Fetch tokens whose expected score is within this of the largest; inf: as many as --offload-max-fetch
     #[arg(long, global = true, default_value_t = 4.0, value_name = "X")]
     pub offload_alpha: f32,

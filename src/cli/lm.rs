@@ -20,6 +20,7 @@ use crate::model::list::{self, State};
 use crate::model::store::{self, Progress};
 use crate::model::{self, Model, OpenOptions};
 use crate::offload;
+use crate::strategy::Strategy;
 use crate::tui::{self, ModelItem};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -199,10 +200,20 @@ pub fn model(common: &Common, told: &Told) -> Result<Model> {
     model::open(&spec, &options)
 }
 
+/// The flags with what a strategy says of offload, which counts where no flag does.
+pub fn with_strategy(common: &Common, strategy: &Strategy) -> Common {
+    let offload = OffloadArgs { of_strategy: strategy.offload, ..common.offload.clone() };
+    Common { offload, ..common.clone() }
+}
+
 /// What the offload flags say.
 fn offload_options(args: &OffloadArgs) -> Result<offload::Options> {
+    if let (None, Some(options)) = (args.offload, args.of_strategy) {
+        options.check()?;
+        return Ok(options);
+    }
     let options = offload::Options {
-        method: args.offload,
+        method: args.offload.unwrap_or_default(),
         alpha: args.offload_alpha,
         ratio: args.offload_ratio,
         max_fetch: args.offload_max_fetch,

@@ -2,8 +2,8 @@
 
 use super::args::{Common, DoctorArgs};
 use super::{out, solve};
-use crate::attention::cuda_plan::{self, Cutting};
 use crate::attention;
+use crate::attention::cuda_plan::{self, Cutting};
 use crate::base::size::{Human, free_ram};
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};

@@ -85,7 +85,7 @@ fn value(level: &str, name: &str) -> Value {
         ("", "task") => {
             json!({"enum": crate::task::all().iter().map(|task| task.name()).collect::<Vec<_>>()})
         }
-        ("", "search" | "generate" | "budget") => section(name),
+        ("", "search" | "generate" | "budget" | "offload") => section(name),
         ("", "vars") => json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/text"}}),
         ("", "include") => json!({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/texts"}]}),
         ("", "levels") => json!({"type": "array", "items": section("levels")}),
@@ -144,6 +144,12 @@ fn value(level: &str, name: &str) -> Value {
         ("evaluate.value" | "evaluate.vote", "n" | "max_tokens") => whole(1),
         ("budget", "seconds") => json!({"type": "number", "minimum": 0.001}),
         ("budget", _) => whole(1),
+        ("offload", "method") => json!({"enum": crate::offload::Method::LIVE.map(|method| method.name())}),
+        ("offload", "eviction") => json!({"enum": ["counter", "fifo", "lru"]}),
+        ("offload", "look") => json!({"enum": ["ahead", "half", "same"]}),
+        ("offload", "ratio" | "max_fetch") => share,
+        ("offload", "alpha") => json!({"type": "number", "exclusiveMinimum": 0}),
+        ("offload", "whole_layers") => whole(0),
         _ => json!({"$ref": "#/$defs/text"}),
     }
 }

@@ -17,6 +17,7 @@ use super::yaml::{Node, Value};
 use super::{
     Budget, Constrain, Count, Evaluator, Generate, GenerateKind, Level, Policy, PromptSource, Strategy, Thought, prompt,
 };
+use crate::base::size::Size;
 use crate::base::{Error, Result};
 use crate::device::speculation::Look;
 use crate::kv::residency::Eviction;
@@ -298,7 +299,7 @@ fn read_offload(r: &mut Reader, node: &Node) -> Option<offload::Options> {
     let evictions = &[("counter", Eviction::Counter), ("fifo", Eviction::Fifo), ("lru", Eviction::Lru)];
     let looks = &[("ahead", Look::Ahead), ("half", Look::Half), ("same", Look::Same)];
     let usual = offload::Options::default();
-    let capacity = fields.get("capacity").and_then(|node| match r.text(node, "capacity")?.parse() {
+    let capacity = fields.get("capacity").and_then(|node| match r.text(node, "capacity")?.parse::<Size>() {
         Ok(size) => Some(size),
         Err(error) => r.refuse(node.span, error.message()),
     });

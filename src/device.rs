@@ -16,13 +16,18 @@ pub mod attend;
 pub mod cpu;
 pub mod cuda;
 pub mod head;
+pub mod picks;
 pub mod selftest;
+pub mod speculation;
+pub mod tiers;
 pub mod weight;
 
 use crate::base::{Error, Result};
-use crate::kv::Slot;
+use crate::kv::{PageId, Slot};
 use attend::AttendWork;
 use head::{HeadRow, Said};
+use speculation::Fetch;
+use tiers::Link;
 
 /// Sizes of a Llama model.
 #[derive(Debug, Clone, PartialEq)]
@@ -71,6 +76,8 @@ pub struct Step<'a> {
     /// Where each row's K/V is written.
     pub slots: &'a [Slot],
     pub work: &'a AttendWork,
+    /// Rows that select what they attend to where the device does that (`tiers`); none where it is shorter.
+    pub selects: &'a [bool],
 }
 
 /// Seconds by kind of work, since the device was made.
@@ -115,4 +122,15 @@ pub trait Device: Send {
     }
     /// What is known so far: a device may lag some steps behind.
     fn times(&self) -> Times;
+    /// Begins anew with a device tier of so many bytes that fetches so, or with everything on the device; what is in memory
+    /// at `slots` stays.
+    fn refetch(&mut self, _tier: Option<(u64, Fetch)>, _slots: &[Slot]) -> Result<()> {
+        Err(Error::input("this device holds all of K/V: use --device cpu"))
+    }
+    /// Pages whose tokens are gone, told before the step that may use them again.
+    fn freed(&mut self, _pages: &[PageId]) {}
+    /// What crossed the link between the tiers of K/V; `None` where all of it is on the device.
+    fn link(&self) -> Option<Link> {
+        None
+    }
 }

@@ -1,6 +1,7 @@
 //! K/V memory as bookkeeping: pages and the token tree. Integers only: no floats, no device, no input or output.
 
 pub mod pages;
+pub mod residency;
 pub mod tree;
 
 pub use tree::{BranchId, KvStats, NoPages, SegmentId, TokenTree};

@@ -56,6 +56,7 @@ pub mod fuzzing;
 pub mod kv;
 pub mod lm;
 pub mod model;
+pub mod offload;
 pub mod report;
 pub mod search;
 pub mod strategy;

@@ -55,6 +55,8 @@ pub struct Strategy {
     /// Values of its own, `vars.NAME` in templates.
     pub vars: BTreeMap<String, String>,
     pub budget: Budget,
+    /// How K/V beyond the device's memory is fetched, where the strategy says so.
+    pub offload: Option<crate::offload::Options>,
     /// The YAML text as read, for the record.
     pub text: String,
     /// Other files that it is made of (`extends`, `include`), for the record.

@@ -43,7 +43,7 @@ const PLAN: usize = 4;
 fn decode(kind: &str, threads: usize, branches: usize, steps: usize, logits: bool) -> Vec<usize> {
     let model = model::open(&format!("random:tiny@{kind}"), &OpenOptions::default()).expect("a made-up model");
     let options = EngineOptions { device: "cpu".into(), threads: Some(threads), ..EngineOptions::default() };
-    let Loaded { mut llama, limits, .. } = load(model.weights, &options).expect("room for it");
+    let Loaded { mut llama, limits, .. } = load(model.weights, &options, None).expect("room for it");
     let mut run = Run::new(&mut llama, &limits);
     let trunk = run.tree.open();
     run.fill(trunk, &[7; 300], 64).expect("pages");

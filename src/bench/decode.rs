@@ -3,7 +3,7 @@
 use crate::base::Result;
 use crate::base::size::peak_bytes;
 use crate::engine::measure::{self, Measured, Spec, Split};
-use crate::lm::engine::{EngineOptions, Loaded, load};
+use crate::lm::engine::{EngineOptions, Loaded, Sample, load};
 use crate::model::Model;
 use serde::Serialize;
 use std::fmt;
@@ -56,7 +56,8 @@ pub struct Speculation {
 /// Loads a model with room for the spec and measures.
 pub fn decode(model: Model, options: &EngineOptions, spec: &Spec) -> Result<DecodeReport> {
     let name = model.info.name.clone();
-    let Loaded { mut llama, limits, device } = load(model.weights, options)?;
+    let sample = Sample::of(&model, options)?;
+    let Loaded { mut llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
     let measured = measure::decode(&mut llama, &limits, spec)?;
     let mut report = report(name, device, options.method.to_string(), spec, &measured);
     let Measured { drafts, drafted, accepted, .. } = measured;

@@ -12,7 +12,7 @@ use crate::base::{Error, Result};
 use crate::engine::Limits;
 use crate::engine::measure::Run;
 use crate::engine::sample::sums::log_sum_exp;
-use crate::lm::engine::{EngineOptions, Loaded, load};
+use crate::lm::engine::{EngineOptions, Loaded, Sample, load};
 use crate::model::Model;
 use crate::model::llama::Llama;
 use crate::model::tokenizer::{Special, Tokenizer};
@@ -54,6 +54,11 @@ pub struct Perplexity {
 }
 
 impl Perplexity {
+    pub fn add(&mut self, other: Self) {
+        self.tokens += other.tokens;
+        self.nats += other.nats;
+    }
+
     pub fn value(&self) -> f64 {
         (self.nats / self.tokens as f64).exp()
     }
@@ -93,6 +98,21 @@ impl Windows {
         }
         let window = |ids: &[u32]| bos.iter().chain(ids).copied().collect();
         Ok(Self { ids: ids.chunks_exact(own).take(spec.windows).map(window).collect(), score: spec.score })
+    }
+
+    /// Each window alone.
+    pub fn each(&self) -> impl Iterator<Item = Self> + '_ {
+        self.ids.iter().map(|ids| Self { ids: vec![ids.clone()], score: self.score })
+    }
+
+    /// Ids of the first window.
+    pub fn ids(&self) -> &[u32] {
+        self.ids.first().map_or(&[], Vec::as_slice)
+    }
+
+    /// The first scored token of a window.
+    pub fn first(&self) -> usize {
+        self.ids().len() - self.score
     }
 
     /// Scored tokens of all windows.
@@ -180,7 +200,8 @@ pub fn run(
 ) -> Result<Report> {
     let windows = Windows::of(text, &model.tokenizer, spec)?;
     let name = model.info.name.clone();
-    let Loaded { mut llama, limits, device } = load(model.weights, options)?;
+    let sample = Sample::of(&model, options)?;
+    let Loaded { mut llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
     let began = Instant::now();
     let total = windows.tokens();
     let found = measure(&windows, &mut of_llama(&mut llama, &limits), &mut |done| progress(done, total))?;
@@ -272,7 +293,7 @@ mod tests {
         let text: String = (0..200u8).map(|i| char::from(b'a' + i.wrapping_mul(37) % 26)).collect();
         let spec = Spec { windows: 2, window: 60, score: 41 };
         let windows = Windows::of(&text, &model.tokenizer, &spec).unwrap();
-        let Loaded { mut llama, mut limits, .. } = load(model.weights, &options(Activations::F32)).unwrap();
+        let Loaded { mut llama, mut limits, .. } = load(model.weights, &options(Activations::F32), None).unwrap();
         let mut of = |rows: usize| {
             limits.step_rows = rows;
             measure(&windows, &mut of_llama(&mut llama, &limits), &mut |_| {}).unwrap().value()

@@ -18,7 +18,7 @@ use crate::engine::measure::{Run, Split};
 use crate::engine::sample::Sampler;
 use crate::engine::speculate::Node;
 use crate::kv::tree::BranchId;
-use crate::lm::engine::{EngineOptions, Loaded, load};
+use crate::lm::engine::{EngineOptions, Loaded, Sample, load};
 use crate::model::Model;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
@@ -130,7 +130,8 @@ pub fn replay(
     progress: &mut dyn FnMut(usize, usize),
 ) -> Result<Report> {
     let name = model.info.name.clone();
-    let Loaded { mut llama, limits, device } = load(model.weights, options)?;
+    let sample = Sample::of(&model, options)?;
+    let Loaded { mut llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
     let iterations = recording.iterations(spec);
     let total = iterations.iter().sum();
     let mut sums = Sums::default();

@@ -1,6 +1,7 @@
 //! The command line as types. The words are the contract's; others script against them.
 
 use crate::base::size::Size;
+use crate::offload;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
@@ -76,6 +77,11 @@ pub struct Common {
     /// K/V memory on the device: bytes, KiB/MiB/GiB, or a share of what is free
     #[arg(long, global = true, value_name = "SIZE")]
     pub kv_budget: Option<Size>,
+    /// K/V memory of the host tier, with --offload
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub ram_budget: Option<Size>,
+    #[command(flatten)]
+    pub offload: OffloadArgs,
     /// Number type of activations in products
     #[arg(long, global = true, value_enum, default_value_t = Activations::Int8)]
     pub activations: Activations,
@@ -91,6 +97,53 @@ pub struct Common {
     /// More on standard error
     #[arg(long, short, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
+}
+
+/// K/V beyond what the device holds (docs/offload.md).
+#[derive(Debug, Clone, Args)]
+#[command(next_help_heading = "K/V offload")]
+pub struct OffloadArgs {
+    /// What is fetched from the host tier: none, full, int4, h2o, infinigen or infinigen-tree [default: the strategy's, or none]
+    #[arg(long, global = true, value_name = "METHOD")]
+    pub offload: Option<offload::Method>,
+    /// What the strategy says, which counts without --offload.
+    #[arg(skip)]
+    pub of_strategy: Option<offload::Options>,
+    /// Fetch tokens whose expected score is within this of the largest; inf: as many as --offload-max-fetch
+    #[arg(long, global = true, default_value_t = 4.0, value_name = "X")]
+    pub offload_alpha: f32,
+    /// Share of a key's columns that scores are guessed by
+    #[arg(long, global = true, default_value_t = 0.6, value_name = "X")]
+    pub offload_ratio: f64,
+    /// Share of its path that a token may fetch in a layer
+    #[arg(long, global = true, default_value_t = 0.2, value_name = "X")]
+    pub offload_max_fetch: f32,
+    /// Device memory that fetched rows may take [default: what the budget leaves]
+    #[arg(long, global = true, value_name = "SIZE")]
+    pub offload_capacity: Option<Size>,
+    /// Which fetched rows go for others
+    #[arg(long, global = true, value_enum, default_value_t = Eviction::Counter)]
+    pub offload_eviction: Eviction,
+    /// Whose query guesses a layer's scores: that of a layer ahead, of half a layer ahead, or the same layer's
+    #[arg(long, global = true, value_enum, default_value_t = Look::Ahead)]
+    pub offload_look: Look,
+    /// First layers that attend to everything [default: measured once per model]
+    #[arg(long, global = true, value_name = "N")]
+    pub offload_whole_layers: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Eviction {
+    Counter,
+    Fifo,
+    Lru,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Look {
+    Ahead,
+    Half,
+    Same,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -392,6 +445,8 @@ pub enum BenchCommand {
     Trace(BenchTraceArgs),
     /// How well the model predicts a text (compare --activations f32 and int8)
     Perplexity(BenchPerplexityArgs),
+    /// K/V offload: bytes over the link and time on a tree, or (--quality) perplexity, method by method
+    Offload(BenchOffloadArgs),
 }
 
 #[derive(Debug, Clone, Args)]
@@ -492,6 +547,49 @@ pub struct BenchPerplexityArgs {
     #[arg(long, default_value_t = 2048, value_name = "N")]
     pub window: usize,
     /// Tokens scored at the end of each window
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    pub score: usize,
+}
+
+#[derive(Debug, Clone, Args)]
+pub struct BenchOffloadArgs {
+    /// The text that prompts and windows are taken from: a file, or - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub text: String,
+    /// Methods, also random (the control) and oracle (exact scores) [default: all]
+    #[arg(long, value_delimiter = ',', value_name = "METHOD")]
+    pub method: Vec<offload::Method>,
+    /// Tokens of the shared prompt
+    #[arg(long, default_value_t = 1024, value_name = "N")]
+    pub prompt: usize,
+    /// Branches that share it
+    #[arg(long, default_value_t = 20, value_name = "N")]
+    pub branches: usize,
+    /// Tokens each branch has of its own before the first measured step
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub own: usize,
+    /// Measured steps, after a few in which caches fill
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub steps: usize,
+    /// The device tier, percent of the tree's K/V at the end: partial keys, whole layers and fetched rows together
+    #[arg(long, default_value_t = 20.0, value_name = "PERCENT")]
+    pub budget: f64,
+    /// Measure perplexity over windows of the text instead
+    #[arg(long)]
+    pub quality: bool,
+    /// With --quality: percent of the past that selecting layers attend to
+    #[arg(long, value_delimiter = ',', default_values_t = [5.0, 10.0, 20.0, 50.0], value_name = "PERCENT")]
+    pub shares: Vec<f64>,
+    /// With --quality: infinigen one layer ahead, half a layer ahead, and by the layer's own query
+    #[arg(long)]
+    pub looks: bool,
+    /// With --quality: windows, from the beginning of the text
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub windows: usize,
+    /// With --quality: tokens of a window
+    #[arg(long, default_value_t = 2048, value_name = "N")]
+    pub window: usize,
+    /// With --quality: tokens scored at the end of each window
     #[arg(long, default_value_t = 1024, value_name = "N")]
     pub score: usize,
 }

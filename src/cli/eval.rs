@@ -35,6 +35,22 @@ pub fn run(common: &Common, args: &EvalArgs) -> Result<u8> {
     for model in matrix.models.iter().filter(|_| args.endpoint.endpoint.is_none()) {
         lm::check(&with_model(common, model))?;
     }
+    // One engine serves all strategies of a batch.
+    let common = &match jobs.split_first() {
+        Some((first, rest)) => {
+            if let Some(other) = rest.iter().find(|job| job.strategy.offload != first.strategy.offload)
+                && common.offload.offload.is_none()
+            {
+                return Err(Error::input(format!(
+                    "strategies `{}` and `{}` say different things under `offload`, and a batch has one engine: give \
+                     --offload, or run them apart",
+                    first.strategy.name, other.strategy.name
+                )));
+            }
+            lm::with_strategy(common, &first.strategy)
+        }
+        None => common.clone(),
+    };
     let options = Options {
         out: args.out.clone(),
         parallel: args.parallel.into(),

@@ -6,6 +6,7 @@ use super::{endpoint, keys, lm, out, puzzle, runtime, solve};
 use crate::base::{Error, Result};
 use crate::lm::Lm;
 use crate::model::store;
+use crate::offload;
 use crate::search::event::Reason;
 use crate::search::record::{self, Header, Origin, PuzzleOrigin, Recorder};
 use crate::search::run::{RunHandle, RunSpec, start};
@@ -153,10 +154,13 @@ struct Program {
     /// The endpoint's own name of its model.
     endpoint_model: Option<String>,
     runtime: tokio::runtime::Handle,
-    lm: Mutex<Option<(String, Arc<dyn Lm>)>>,
+    lm: Mutex<Option<(Loaded, Arc<dyn Lm>)>>,
     /// Runs started so far.
     runs: AtomicUsize,
 }
+
+/// What an engine was loaded for: a model, and a way to fetch its K/V.
+type Loaded = (String, Option<offload::Options>);
 
 /// `dir/name-2.jsonl` for `dir/name.jsonl`.
 fn numbered(path: &Path, number: usize) -> PathBuf {
@@ -184,7 +188,7 @@ impl Program {
     fn model(&self, name: &str, strategy: &Strategy, progress: &Progress) -> Result<Arc<dyn Lm>> {
         let mut loaded = self.lm.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((at, lm)) = &*loaded
-            && at == name
+            && *at == (name.to_string(), strategy.offload)
         {
             return Ok(lm.clone());
         }
@@ -200,8 +204,11 @@ impl Program {
             return Ok(lm);
         }
         let told = lm::Told::Screen(progress.clone());
-        let lm = lm::open(&Common { model: Some(name.to_string()), ..self.common.clone() }, &told)?;
-        *loaded = Some((name.to_string(), lm.clone()));
+        let lm = lm::open(
+            &lm::with_strategy(&Common { model: Some(name.to_string()), ..self.common.clone() }, strategy),
+            &told,
+        )?;
+        *loaded = Some(((name.to_string(), strategy.offload), lm.clone()));
         Ok(lm)
     }
 }

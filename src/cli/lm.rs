@@ -1,6 +1,6 @@
 //! From flags to a language model: our engine, a script, or chance.
 
-use super::args::{Activations, Common, Speculate};
+use super::args::{self, Activations, Common, OffloadArgs, Speculate};
 use super::{out, signals};
 use crate::attention::Method;
 use crate::base::size::{Human, free_ram};
@@ -9,6 +9,8 @@ use crate::base::{Error, Result};
 use crate::device::cpu;
 use crate::device::cpu::arena::KvNumber;
 use crate::device::cuda::driver;
+use crate::device::speculation::Look;
+use crate::kv::residency::Eviction;
 use crate::lm::Lm;
 use crate::lm::engine::{EngineLm, EngineOptions, needed_bytes};
 use crate::lm::random::RandomProposer;
@@ -17,6 +19,8 @@ use crate::model::info::ModelInfo;
 use crate::model::list::{self, State};
 use crate::model::store::{self, Progress};
 use crate::model::{self, Model, OpenOptions};
+use crate::offload;
+use crate::strategy::Strategy;
 use crate::tui::{self, ModelItem};
 use indicatif::{ProgressBar, ProgressStyle};
 use std::io::IsTerminal;
@@ -196,6 +200,47 @@ pub fn model(common: &Common, told: &Told) -> Result<Model> {
     model::open(&spec, &options)
 }
 
+/// The flags with what a strategy says of offload, which counts where no flag does.
+pub fn with_strategy(common: &Common, strategy: &Strategy) -> Common {
+    let offload = OffloadArgs { of_strategy: strategy.offload, ..common.offload.clone() };
+    Common { offload, ..common.clone() }
+}
+
+/// What the offload flags say.
+fn offload_options(args: &OffloadArgs) -> Result<offload::Options> {
+    if let (None, Some(options)) = (args.offload, args.of_strategy) {
+        options.check()?;
+        return Ok(options);
+    }
+    let options = offload::Options {
+        method: args.offload.unwrap_or_default(),
+        alpha: args.offload_alpha,
+        ratio: args.offload_ratio,
+        max_fetch: args.offload_max_fetch,
+        capacity: args.offload_capacity,
+        eviction: match args.offload_eviction {
+            args::Eviction::Counter => Eviction::Counter,
+            args::Eviction::Fifo => Eviction::Fifo,
+            args::Eviction::Lru => Eviction::Lru,
+        },
+        look: match args.offload_look {
+            args::Look::Ahead => Look::Ahead,
+            args::Look::Half => Look::Half,
+            args::Look::Same => Look::Same,
+        },
+        whole_layers: args.offload_whole_layers,
+    };
+    options.check()?;
+    if !offload::Method::LIVE.contains(&options.method) {
+        return Err(Error::input(format!(
+            "offload method `{}` is for `totara bench offload` only; a run takes {}",
+            options.method,
+            offload::Method::LIVE.map(|m| m.name()).join(", ")
+        )));
+    }
+    Ok(options)
+}
+
 /// The engine's options, as the flags say.
 pub fn engine_options(common: &Common) -> Result<EngineOptions> {
     let activations = match common.activations {
@@ -209,6 +254,8 @@ pub fn engine_options(common: &Common) -> Result<EngineOptions> {
         // The exact path keeps exact keys and values too.
         kv: if activations == cpu::Activations::F32 { KvNumber::F32 } else { KvNumber::F16 },
         kv_budget: common.kv_budget,
+        offload: offload_options(&common.offload)?,
+        ram_budget: common.ram_budget,
         method: Method::live(&common.attention)?,
         speculate: common.speculate == Speculate::Ngram,
         ..EngineOptions::default()

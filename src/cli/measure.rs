@@ -1,18 +1,20 @@
 //! `totara bench`: measurements as a table, or as JSON lines.
 
 use super::args::{
-    BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchPerplexityArgs, BenchProductsArgs, BenchRecordedArgs,
-    BenchScreenArgs, BenchTraceArgs, Common,
+    BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchOffloadArgs, BenchPerplexityArgs, BenchProductsArgs,
+    BenchRecordedArgs, BenchScreenArgs, BenchTraceArgs, Common,
 };
 use super::ticker::Ticker;
 use super::{lm, out, puzzle};
 use crate::attention::sample::Number;
 use crate::attention::{Method, Parallel};
+use crate::base::size::Human;
 use crate::base::{Error, Result};
 use crate::bench::attention::planning::{PlanTimes, plan_times};
 use crate::bench::attention::trees::Shape;
 use crate::bench::attention::{self, recorded};
 use crate::bench::cuda::{self, Clock, CudaAttention};
+use crate::bench::offload::{Case, links, quality};
 use crate::bench::{decode, perplexity, products, trace};
 use crate::device::cpu::attend::Heads;
 use crate::device::cpu::default_threads;
@@ -21,6 +23,7 @@ use crate::device::cuda::attend::{AttendKernel, HeadShape, Number as CudaNumber}
 use crate::device::cuda::driver::Gpu;
 use crate::engine::measure::Spec;
 use crate::lm::engine::EngineOptions;
+use crate::offload;
 use crate::tui;
 use candle_core::quantized::GgmlDType;
 use serde_json::{json, to_value};
@@ -37,6 +40,7 @@ pub fn run(common: &Common, command: &BenchCommand) -> Result<u8> {
         BenchCommand::Screen(args) => bench_screen(common, args),
         BenchCommand::Trace(args) => bench_trace(common, args),
         BenchCommand::Perplexity(args) => bench_perplexity(common, args),
+        BenchCommand::Offload(args) => bench_offload(common, args),
     }
 }
 
@@ -295,6 +299,52 @@ fn bench_perplexity(common: &Common, args: &BenchPerplexityArgs) -> Result<u8> {
         out::line(perplexity::Report::HEAD)?;
         out::line(&report.to_string())?;
     }
+    Ok(0)
+}
+
+fn bench_offload(common: &Common, args: &BenchOffloadArgs) -> Result<u8> {
+    let from = if args.text == "-" { args.text.clone() } else { format!("@{}", args.text) };
+    let text = puzzle::text(&from, "--text")?;
+    let options = lm::engine_options(common)?;
+    let methods = if args.method.is_empty() { &offload::Method::ALL[..] } else { &args.method };
+    let cases = Case::list(methods, options.offload.look, args.quality && args.looks);
+    let model = lm::model(common, &lm::Told::new(common))?;
+    if args.quality {
+        let text_spec = perplexity::Spec { windows: args.windows, window: args.window, score: args.score };
+        let share = |&percent: &f64| match percent {
+            p if p > 0.0 && p <= 100.0 => Ok(p / 100.0),
+            p => Err(Error::input(format!("--shares {p}: give percent above 0 and up to 100"))),
+        };
+        let shares = args.shares.iter().map(share).collect::<Result<_>>()?;
+        let spec = quality::Spec { text: text_spec, shares, methods: cases };
+        let mut ticker = Ticker::new(common.quiet, "tokens scored");
+        let (device, rows) = quality::run(model, &options, &text, &spec, &mut |done, total| ticker.tick(done, total))?;
+        ticker.finish();
+        if !common.json {
+            out::line(&device)?;
+            out::line(quality::Row::HEAD)?;
+        }
+        for row in rows {
+            match common.json {
+                true => out::json(&to_value(&row).map_err(|e| Error::fault(e.to_string()))?)?,
+                false => out::line(&row.to_string())?,
+            }
+        }
+        return Ok(0);
+    }
+    let BenchOffloadArgs { prompt, branches, own, steps, budget, .. } = *args;
+    let spec = links::Spec { prompt, branches, own, steps, budget: budget / 100.0, seed: common.seed };
+    let mut first = true;
+    links::run(model, &options, (&text, &spec, &cases), &mut |device, row| {
+        if common.json {
+            return out::json(&to_value(row).map_err(|e| Error::fault(e.to_string()))?);
+        }
+        if std::mem::take(&mut first) {
+            out::line(&format!("{device}; a tree of {} tokens, {}", row.tree, Human(row.tree_bytes)))?;
+            out::line(links::Row::HEAD)?;
+        }
+        out::line(&row.to_string())
+    })?;
     Ok(0)
 }
 

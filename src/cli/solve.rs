@@ -93,7 +93,7 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
             endpoint::fits(&strategy, server.abilities())?;
             server
         }
-        None => lm::open(&lm_flags, &lm::Told::new(common))?,
+        None => lm::open(&lm::with_strategy(&lm_flags, &strategy), &lm::Told::new(common))?,
     };
     let model = model_name(&lm.info().name);
     let before = again.map(|again| again.before(lm.info()));
@@ -103,6 +103,8 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     let _inside = runtime.enter();
     let spec =
         RunSpec { puzzle: puzzle.clone(), strategy: strategy.clone(), lm, seed, paused: false, limits, record, before };
+    let engine = spec.lm.clone();
+    let counted = engine.counters();
     let (outcome, signal) = runtime.block_on(drive(spec, common))?;
     if common.json {
         let key = Key {
@@ -113,7 +115,7 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
             model,
             settings: args.language.set.join(", "),
         };
-        let row = Row::new(key, &*puzzle, &outcome, Traffic::default());
+        let row = Row::new(key, &*puzzle, &outcome, Traffic::between(&counted, &engine.counters()));
         out::json(&serde_json::to_value(&row).map_err(|e| Error::fault(e.to_string()))?)?;
     } else {
         if !common.quiet {

@@ -6,6 +6,8 @@
 //! | `form`, `pack` | weights in tiles of 16 rows |
 //! | `input`, `product`, `ops` | activations, products, whole operations |
 //! | `rope`, `arena`, `attend` | positions, K/V memory, attention |
+//! | `hot`, `rows`, `int4` | the few pages and rows of K/V that attention may read, where not all of them |
+//! | `selecting`, `partial`, `exact`, `heavy` | which of them a row reads |
 //! | `pool`, `shared` | threads |
 //!
 //! A row's result is a function of its own path: no number depends on the other rows of a step, on threads, or on the
@@ -15,15 +17,22 @@
 mod amx;
 pub mod arena;
 pub mod attend;
+mod exact;
 pub(crate) mod form;
 mod head;
+mod heavy;
+pub mod hot;
 pub(crate) mod input;
+mod int4;
 pub(crate) mod lanes;
 pub(crate) mod ops;
 pub(crate) mod pack;
+mod partial;
 pub(crate) mod pool;
 pub(crate) mod product;
 pub(crate) mod rope;
+mod rows;
+mod selecting;
 pub(crate) mod shared;
 pub mod simd;
 
@@ -31,15 +40,20 @@ use super::attend::AttendWork;
 use super::head::{HeadRow, Said};
 use super::weight::{Weight, Weights};
 use super::{Device, Shape, Step, Times};
+use crate::base::size::Human;
 use crate::base::{Error, Result};
-use crate::kv::{PAGE_TOKENS, Slot};
+use crate::device::speculation::{Fetch, Look};
+use crate::device::tiers::Link;
+use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use arena::{Arena, KvNumber};
 use attend::{Attention, Heads};
+use hot::Hot;
 use ops::{Epilogue, Ops, Projection, Rows, Wants, lock};
 use pack::Packed;
 use pool::Pool;
 use product::{Scratch, weight_row};
 use rope::RopeTable;
+use selecting::Layer as LayerAt;
 use shared::Shared;
 use simd::Simd;
 use std::sync::Mutex;
@@ -91,6 +105,18 @@ struct Layer {
     down: Packed,
 }
 
+/// Queries `[rows][heads · d]` and keys `[rows][kv_heads · d]` of one layer, after RoPE.
+pub struct Seen<'a> {
+    pub layer: usize,
+    pub q: &'a [f32],
+    /// The queries as guessed one layer before; empty for the first.
+    pub guess: &'a [f32],
+    pub k: &'a [f32],
+}
+
+/// Is told what each layer sees.
+pub type Watcher = Box<dyn FnMut(&Seen<'_>) + Send>;
+
 /// What a step's operations pass on to each other.
 #[derive(Default)]
 struct State {
@@ -99,6 +125,9 @@ struct State {
     /// Residual stream `[n, H]`.
     x: Vec<f32>,
     q: Vec<f32>,
+    /// Queries of this layer as guessed before it, and those of the next.
+    guess: Vec<f32>,
+    guessed: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     o: Vec<f32>,
@@ -119,6 +148,9 @@ pub struct CpuDevice {
     /// `None`: tied to `embed`.
     output: Option<Packed>,
     arena: Arena,
+    /// `None`: attention reads `arena` itself.
+    hot: Option<Hot>,
+    watcher: Option<Watcher>,
     attention: Attention,
     rope: RopeTable,
     pool: Pool,
@@ -174,6 +206,8 @@ impl CpuDevice {
                 head_size: shape.head_size,
             })?,
             arena,
+            hot: None,
+            watcher: None,
             rope: RopeTable::new(&shape.rope, shape.head_size),
             workers: (0..pool.threads()).map(|_| Mutex::default()).collect(),
             pool,
@@ -182,6 +216,44 @@ impl CpuDevice {
             state: State::default(),
             times: Times::default(),
         })
+    }
+
+    /// Lets attention read K/V through a device tier of `bytes` alone, while the arena becomes the host tier.
+    pub fn offload(&mut self, bytes: u64, fetch: Fetch) -> Result<()> {
+        self.hot = Some(Hot::new(&self.arena, &self.shape, bytes, fetch)?);
+        Ok(())
+    }
+
+    /// Has every layer's queries and keys told from now on, or no more.
+    pub fn watch(&mut self, watcher: Option<Watcher>) {
+        self.watcher = watcher;
+    }
+
+    /// When the queries of `layer` are to be guessed.
+    fn look(&self, layer: usize) -> Look {
+        let wanted = self.hot.as_ref().map_or(Look::Same, |hot| hot.look(layer));
+        if self.watcher.is_some() && wanted == Look::Same { Look::Ahead } else { wanted }
+    }
+
+    /// Guesses the queries of `layer` from `x` as it is now.
+    fn guess(&mut self, layer: usize) {
+        let Self { shape, options, layers, rope, pool, workers, state, .. } = self;
+        let n = state.positions.len();
+        let width = shape.heads * shape.head_size;
+        let Some(Layer { attn_norm, wq, .. }) = layers.get(layer) else { return };
+        let State { x, guessed, rows, positions, .. } = state;
+        let mut ops = Ops { simd: options.simd, pool, workers };
+        rows.shape(n, shape.hidden, Wants::of(options.activations, &[wq]));
+        ops.norm(x, |row| row, Some((attn_norm, shape.norm_eps)), rows);
+        input::grow(guessed, n * width);
+        ops.project(rows, [Projection { weight: wq, out: &mut guessed[..] }], Epilogue::Store);
+        let q = Shared::new(guessed);
+        pool.run(n.div_ceil(8), &|task, _| {
+            for (row, &position) in positions.iter().enumerate().skip(task * 8).take(8) {
+                // SAFETY: each row is one task's.
+                rope.turn(unsafe { q.slice(row * width..(row + 1) * width) }, position);
+            }
+        });
     }
 
     /// Bytes of the packed weights.
@@ -244,6 +316,9 @@ impl Device for CpuDevice {
         state.positions.extend_from_slice(step.positions);
         state.slots.clear();
         state.slots.extend_from_slice(step.slots);
+        if let Some(hot) = &mut self.hot {
+            hot.begin(step.work, step.selects);
+        }
         if let Some(&last) = step.positions.iter().max() {
             self.rope.reach(last);
         }
@@ -263,7 +338,11 @@ impl Device for CpuDevice {
 
     fn attn_in(&mut self, layer: usize) -> Result<()> {
         let start = Instant::now();
-        let Self { shape, options, layers, arena, rope, pool, workers, state, .. } = self;
+        std::mem::swap(&mut self.state.guess, &mut self.state.guessed);
+        if self.look(layer + 1) == Look::Ahead {
+            self.guess(layer + 1);
+        }
+        let Self { shape, options, layers, arena, hot, watcher, rope, pool, workers, state, .. } = self;
         let (n, h) = (state.positions.len(), shape.hidden);
         let (width, kv_width) = (shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
         let Layer { attn_norm, wq, wk, wv, .. } = &layers[layer];
@@ -280,29 +359,45 @@ impl Device for CpuDevice {
             Projection { weight: wv, out: &mut v[..] },
         ];
         ops.project(rows, projections, Epilogue::Store);
-        let (q, k, writer) = (Shared::new(q), Shared::new(k), arena.writer(layer));
+        let (turned, keys, writer) = (Shared::new(q), Shared::new(k), arena.writer(layer));
         pool.run(n.div_ceil(8), &|task, _| {
             for row in task * 8..(task * 8 + 8).min(n) {
                 // SAFETY: each row, and each slot (`begin` refuses doubles), is one task's.
                 unsafe {
-                    rope.turn(q.slice(row * width..(row + 1) * width), positions[row]);
-                    let k = k.slice(row * kv_width..(row + 1) * kv_width);
+                    rope.turn(turned.slice(row * width..(row + 1) * width), positions[row]);
+                    let k = keys.slice(row * kv_width..(row + 1) * kv_width);
                     rope.turn(k, positions[row]);
                     writer.put(slots[row], k, &v[row * kv_width..(row + 1) * kv_width]);
                 }
             }
         });
+        let State { q, k, guess, slots, .. } = state;
+        if let Some(watcher) = watcher {
+            let guess = if layer == 0 { &[] } else { &guess[..n * width] };
+            watcher(&Seen { layer, q: &q[..n * width], guess, k: &k[..n * kv_width] });
+        }
+        if let Some(hot) = hot {
+            let parallel = |tasks: usize, f: &(dyn Fn(usize) + Sync)| pool.run(tasks, &|task, _| f(task));
+            hot.written(layer, slots, &k[..n * kv_width], arena, &parallel);
+        }
         self.times.products += start.elapsed().as_secs_f64();
         Ok(())
     }
 
     fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()> {
         let start = Instant::now();
-        let Self { shape, arena, attention, pool, state, .. } = self;
+        let Self { shape, arena, hot, attention, pool, state, .. } = self;
         let numbers = state.positions.len() * shape.heads * shape.head_size;
         input::grow(&mut state.o, numbers);
         let parallel = |tasks: usize, f: &(dyn Fn(usize) + Sync)| pool.run(tasks, &|task, _| f(task));
-        attention.run(work, arena.layer(layer), &state.q[..numbers], &mut state.o[..numbers], &parallel);
+        let (q, o) = (&state.q[..numbers], &mut state.o[..numbers]);
+        match hot {
+            Some(hot) => {
+                let layer = LayerAt { layer, work, cold: arena.layer(layer), q, guess: &state.guess };
+                hot.attend(&layer, arena, attention, o, &parallel);
+            }
+            None => attention.run(work, arena.layer(layer), q, o, &parallel),
+        }
         self.times.attention += start.elapsed().as_secs_f64();
         Ok(())
     }
@@ -316,6 +411,9 @@ impl Device for CpuDevice {
         rows.shape(positions.len(), shape.heads * shape.head_size, Wants::of(options.activations, &[wo]));
         ops.norm(o, |row| row, None, rows);
         ops.project(rows, [Projection { weight: wo, out: x }], Epilogue::Add);
+        if self.look(layer + 1) == Look::Half {
+            self.guess(layer + 1);
+        }
         self.times.products += start.elapsed().as_secs_f64();
         Ok(())
     }
@@ -352,6 +450,36 @@ impl Device for CpuDevice {
     fn times(&self) -> Times {
         self.times
     }
+
+    fn link(&self) -> Option<Link> {
+        self.hot.as_ref().map(Hot::link)
+    }
+
+    fn refetch(&mut self, tier: Option<(u64, Fetch)>, slots: &[Slot]) -> Result<()> {
+        self.hot = None;
+        if let Some((bytes, fetch)) = tier {
+            let least = hot::least_bytes(&fetch, self.arena.pages(), &self.shape, self.options.kv.bytes());
+            if bytes < least {
+                let (bytes, least) = (Human(bytes), Human(least));
+                return Err(Error::limit(format!(
+                    "a device tier of {bytes} cannot hold the {least} that must be there"
+                )));
+            }
+            self.offload(bytes, fetch)?;
+        }
+        let Self { hot, arena, pool, .. } = self;
+        let parallel = |tasks: usize, f: &(dyn Fn(usize) + Sync)| pool.run(tasks, &|task, _| f(task));
+        if let Some(hot) = hot {
+            hot.adopt(slots, arena, &parallel);
+        }
+        Ok(())
+    }
+
+    fn freed(&mut self, pages: &[PageId]) {
+        if let Some(hot) = &mut self.hot {
+            hot.freed(pages);
+        }
+    }
 }
 
 /// Refuses rows and tokens that are not there: faults of the caller.
@@ -367,7 +495,7 @@ pub(super) fn check_head(wanted: &[HeadRow<'_>], rows: usize, vocab: usize) -> R
 
 /// Refuses what would read or write outside its place: those are faults of the caller, not of a user.
 pub(super) fn check_step(step: &Step<'_>, shape: &Shape, pages: usize, sorted: &mut Vec<u64>) -> Result<()> {
-    let Step { tokens, positions, slots, work } = *step;
+    let Step { tokens, positions, slots, work, .. } = *step;
     let n = tokens.len();
     let fault = |what: String| Err(Error::fault(format!("a step that cannot be run: {what}")));
     if positions.len() != n || slots.len() != n || work.order.len() != n || work.positions.len() != n {

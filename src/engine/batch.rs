@@ -12,6 +12,9 @@ pub struct Batch {
     pub positions: Vec<u32>,
     pub slots: Vec<Slot>,
     pub rows: Vec<QueryRow>,
+    /// Rows that came alone, and so select what they attend to where the device does that: what decodes or is drafted. A
+    /// prompt's rows attend to everything.
+    pub selects: Vec<bool>,
     /// Rows whose logits are wanted.
     pub wanted: Vec<usize>,
     /// Who wants them: an index into `wanted`, and the lane. Equal paths share a row.
@@ -33,6 +36,7 @@ impl Batch {
         self.positions.clear();
         self.slots.clear();
         self.rows.clear();
+        self.selects.clear();
         self.wanted.clear();
         self.wanting.clear();
         self.writers.clear();
@@ -55,6 +59,7 @@ impl Batch {
             self.tokens.push(token);
             self.positions.push(position);
             self.rows.push(QueryRow { branch, position });
+            self.selects.push(tokens.len() == 1);
         }
     }
 

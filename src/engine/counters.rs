@@ -2,6 +2,7 @@
 
 use crate::device::Times;
 use crate::device::attend::Io;
+use crate::device::tiers::Link;
 use crate::kv::{KvStats, PAGE_TOKENS};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -44,10 +45,68 @@ pub struct IoCounters {
 }
 
 /// Bytes over the link between the tiers since the start.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub struct LinkCounters {
     pub to_device_bytes: u64,
     pub to_host_bytes: u64,
+    /// Of what attention wanted on the device (`--offload`): what was there, what was brought, what went for it.
+    #[serde(default)]
+    pub hits: u64,
+    #[serde(default)]
+    pub fetches: u64,
+    #[serde(default)]
+    pub evictions: u64,
+    /// Bytes of K/V that the device may hold, and the most it held; both 0 where it holds everything.
+    #[serde(default)]
+    pub device_budget_bytes: u64,
+    #[serde(default)]
+    pub device_peak_bytes: u64,
+    /// Tokens before a selecting row that it attended to, of all of them; summed over rows, K/V heads and layers.
+    #[serde(default)]
+    pub attended: u64,
+    #[serde(default)]
+    pub past: u64,
+    /// The attention weight that selected rows missed, and of how many rows and heads it is the sum.
+    #[serde(default)]
+    pub missed_mass: f64,
+    #[serde(default)]
+    pub samples: u64,
+}
+
+impl LinkCounters {
+    /// The share of what attention wanted that was on the device; `None` where nothing had to be.
+    pub fn hit_rate(&self) -> Option<f64> {
+        let wanted = self.hits + self.fetches;
+        (wanted > 0).then(|| self.hits as f64 / wanted as f64)
+    }
+
+    /// The mean share of the tokens before them that selecting rows attended to; `None` where none selects.
+    pub fn attended_share(&self) -> Option<f64> {
+        (self.past > 0).then(|| self.attended as f64 / self.past as f64)
+    }
+
+    /// The mean attention weight that a selecting row missed; `None` where it was never looked at.
+    pub fn missed(&self) -> Option<f64> {
+        (self.samples > 0).then(|| self.missed_mass / self.samples as f64)
+    }
+}
+
+impl From<Link> for LinkCounters {
+    fn from(link: Link) -> Self {
+        Self {
+            to_device_bytes: link.to_device_bytes,
+            to_host_bytes: link.to_host_bytes,
+            hits: link.hits,
+            fetches: link.fetches,
+            evictions: link.evictions,
+            device_budget_bytes: link.budget_bytes,
+            device_peak_bytes: link.peak_bytes,
+            attended: link.attended,
+            past: link.past,
+            missed_mass: link.missed,
+            samples: link.samples,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
@@ -165,7 +224,8 @@ impl Meter {
         self.speed.accepted += accepted as u64;
     }
 
-    pub(super) fn counters(&self, kv: &KvStats) -> Counters {
+    /// `link` is the device's, since it was made; `None` where all of K/V lies in one tier and nothing goes over a link.
+    pub(super) fn counters(&self, kv: &KvStats, link: Option<Link>) -> Counters {
         let rows: u64 = self.recent.iter().skip(1).map(|&(_, rows)| rows).sum();
         let span = match (self.recent.front(), self.recent.back()) {
             (Some((first, _)), Some((last, _))) => last.duration_since(*first).as_secs_f64(),
@@ -185,8 +245,7 @@ impl Meter {
                 prefix_lookups: self.prefix_lookups,
             }),
             io: Some(self.io),
-            // All of K/V lies in one tier: nothing goes over a link.
-            link: Some(LinkCounters::default()),
+            link: Some(link.map_or_else(LinkCounters::default, LinkCounters::from)),
             speed: Some(SpeedCounters { tokens_per_second, ..self.speed }),
         }
     }

@@ -77,7 +77,7 @@ impl Worker {
         back: Sender<Message>,
         shown: Arc<Mutex<Shown>>,
     ) -> Self {
-        let tree = TokenTree::new(llama.device().pages());
+        let tree = new_tree(&llama);
         let meter = Meter::new(llama.device().page_bytes(), limits.partial_row_bytes);
         Self {
             llama,
@@ -486,7 +486,7 @@ impl Worker {
     fn forget_tree(&mut self) {
         self.meter.forgot(&self.tree.stats());
         self.holds.forget();
-        self.tree = TokenTree::new(self.llama.device().pages());
+        self.tree = new_tree(&self.llama);
         self.planner = Planner::with_parallel(self.limits.method, self.limits.parallel);
     }
 
@@ -513,14 +513,15 @@ impl Worker {
     }
 
     fn forward(&mut self, began: Instant) -> Result<()> {
-        let Batch { tokens, positions, slots, rows, wanted, .. } = &self.batch;
+        self.llama.freed(&self.tree.take_freed());
+        let Batch { tokens, positions, slots, rows, wanted, selects, .. } = &self.batch;
         let planning = Instant::now();
         let work = self.planner.plan(&self.tree, rows);
         self.meter.planned(planning.elapsed(), &work.io);
         let heads: Vec<HeadRow<'_>> =
             wanted.iter().zip(&self.asked).map(|(&row, asked)| HeadRow { row, want: asked.want() }).collect();
         self.said.clear();
-        let step = Step { tokens, positions, slots, work };
+        let step = Step { tokens, positions, slots, work, selects };
         self.llama.forward(&step, &heads, &mut self.said)?;
         self.meter.stepped(began, tokens.len(), self.llama.device().times());
         Ok(())
@@ -613,7 +614,7 @@ impl Worker {
     }
 
     fn show(&mut self) {
-        let counters = self.meter.counters(&self.tree.stats());
+        let counters = self.meter.counters(&self.tree.stats(), self.llama.device().link());
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).counters = counters;
         if self.held_shown.elapsed() >= HELD_EVERY {
             self.show_held();
@@ -626,6 +627,14 @@ impl Worker {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).held = held;
         self.held_shown = Instant::now();
     }
+}
+
+fn new_tree(llama: &Llama) -> TokenTree {
+    let mut tree = TokenTree::new(llama.device().pages());
+    if llama.device().link().is_some() {
+        tree.log_freed();
+    }
+    tree
 }
 
 fn panic_text(panic: &(dyn Any + Send)) -> String {

@@ -15,6 +15,8 @@ pub struct Pages {
     /// Free pages; the last one is taken next.
     free: Vec<PageId>,
     live_pages: usize,
+    /// Pages that lost their last owner, where somebody wants to know.
+    freed: Option<Vec<PageId>>,
 }
 
 impl Pages {
@@ -25,6 +27,7 @@ impl Pages {
             live: vec![0; pages as usize],
             free: (0..pages).rev().map(PageId).collect(),
             live_pages: 0,
+            freed: None,
         }
     }
 
@@ -70,7 +73,20 @@ impl Pages {
         if *owners == 0 {
             assert!(self.live[page.0 as usize] == 0, "page {} is given back while a live path needs it", page.0);
             self.free.push(page);
+            if let Some(freed) = &mut self.freed {
+                freed.push(page);
+            }
         }
+    }
+
+    /// Notes from now on which pages become free.
+    pub fn log_freed(&mut self) {
+        self.freed = Some(Vec::new());
+    }
+
+    /// Pages that became free since this was asked last; some may have an owner again.
+    pub fn take_freed(&mut self) -> Vec<PageId> {
+        self.freed.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
     /// One more owner needs the page for a live path.

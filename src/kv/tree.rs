@@ -17,7 +17,7 @@
 //! path, a split in the tokens of its segment.
 
 use super::pages::Pages;
-use super::{PAGE_TOKENS, Slot, pages_of};
+use super::{PAGE_TOKENS, PageId, Slot, pages_of};
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -136,6 +136,16 @@ impl TokenTree {
             lookup_tokens: 0,
             hit_tokens: 0,
         }
+    }
+
+    /// Notes from now on which pages become free, for a device that keeps some of them nearer than others.
+    pub fn log_freed(&mut self) {
+        self.pages.log_freed();
+    }
+
+    /// Pages that became free since this was asked last; some may hold other tokens by now.
+    pub fn take_freed(&mut self) -> Vec<PageId> {
+        self.pages.take_freed()
     }
 
     /// An empty branch.

@@ -17,14 +17,17 @@ use crate::model::llama::Llama;
 use crate::model::prompt::{self, Form, Tail};
 use crate::model::template::ChatTemplate;
 use crate::model::tokenizer::Tokenizer;
+use crate::offload::{self, skew::Skew};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot};
 
 mod memo;
 mod place;
+mod skewing;
 
 use memo::Memo;
 use place::Place;
+pub use skewing::Sample;
 
 /// K/V tokens that the default budget holds at most.
 const DEFAULT_TOKENS: usize = 65_536;
@@ -44,8 +47,11 @@ pub struct EngineOptions {
     pub threads: Option<usize>,
     pub activations: Activations,
     pub kv: KvNumber,
-    /// `None`: what 64k tokens need, at most a quarter of the free memory.
+    /// K/V on the device. `None`: what 64k tokens need, at most a quarter of the free memory.
     pub kv_budget: Option<Size>,
+    pub offload: offload::Options,
+    /// K/V in the host tier, with an offload method alone. `None`: as `kv_budget` where that is `None`.
+    pub ram_budget: Option<Size>,
     pub method: Method,
     /// Whether tokens are drafted from the text so far and verified together.
     pub speculate: bool,
@@ -64,6 +70,8 @@ impl Default for EngineOptions {
             activations: Activations::Int8,
             kv: KvNumber::F16,
             kv_budget: None,
+            offload: offload::Options::default(),
+            ram_budget: None,
             method: Method::default(),
             speculate: false,
             context: None,
@@ -90,7 +98,8 @@ impl EngineLm {
     pub fn start(model: Model, options: &EngineOptions) -> Result<Arc<Self>> {
         let vocab = Arc::new(Vocab::of(&model.tokenizer, model.weights.shape.vocab));
         let checksum = model.checksum()?;
-        let Loaded { llama, limits, device } = load(model.weights, options)?;
+        let sample = Sample::of(&model, options)?;
+        let Loaded { llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
         let info = Info {
             name: model.info.name.clone(),
             checksum,
@@ -246,20 +255,24 @@ fn limits(shape: &Shape, options: &EngineOptions) -> Result<Limits> {
 }
 
 /// Opens the device, puts the weights on it with as many K/V pages as the budget holds, and fits the limits to it.
-pub fn load(weights: Weights, options: &EngineOptions) -> Result<Loaded> {
+/// `sample` is [`Sample::of`] the model and these options.
+pub fn load(weights: Weights, options: &EngineOptions, sample: Option<&Sample>) -> Result<Loaded> {
     let mut limits = limits(&weights.shape, options)?;
     let place = Place::choose(&options.device, &weights.shape)?;
     let note = match &place {
         Place::Cpu { note } => note.clone(),
         Place::Cuda(_) => None,
     };
-    let llama = place.load(weights, options)?;
+    let (llama, skew) = place.load(weights, options, sample)?;
     let rows = llama.device().step_rows();
     limits.step_rows = options.step_rows.unwrap_or(rows).max(1);
     limits.mixed_rows = options.mixed_rows.unwrap_or(rows / 4).max(1);
-    let device = llama.device().describe();
+    let mut device = llama.device().describe();
+    if options.offload.method != offload::Method::None {
+        device += &format!(", offload {}", options.offload.method);
+    }
     let device = note.map_or_else(|| device.clone(), |note| format!("{device} ({note})"));
-    Ok(Loaded { llama, limits, device })
+    Ok(Loaded { llama, limits, device, skew })
 }
 
 /// A model on its device.
@@ -268,44 +281,79 @@ pub struct Loaded {
     pub limits: Limits,
     /// The device, with why a card that is here is not used.
     pub device: String,
+    /// The model's skew, where the offload method wanted it.
+    pub skew: Option<Skew>,
 }
 
-/// K/V pages within the budget, given the free memory. Refuses what does not fit, with the numbers.
-fn pages(weights: &Weights, options: &EngineOptions, free: Option<u64>) -> Result<usize> {
-    let page_bytes = (PAGE_TOKENS * weights.shape.kv_numbers_per_token() * options.kv.bytes()) as u64;
+/// What K/V memory is taken: pages, and the bytes of the device tier where that holds fewer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Room {
+    pages: usize,
+    device_bytes: Option<u64>,
+}
+
+/// Refuses a device tier that cannot hold what must be there: with the numbers, before anything runs.
+fn check_least(device_bytes: u64, least: u64, pages: usize) -> Result<()> {
+    if device_bytes >= least {
+        return Ok(());
+    }
+    Err(Error::limit(format!(
+        "a device tier of {} cannot hold what must be there: {} for the partial keys of {pages} pages and for what \
+         attention reads at once; raise --kv-budget, or lower --ram-budget or --offload-ratio",
+        Human(device_bytes),
+        Human(least)
+    )))
+}
+
+/// K/V pages within the budgets, given the free memory. Refuses what does not fit, with the numbers.
+fn room(weights: &Weights, options: &EngineOptions, free: Option<u64>) -> Result<Room> {
+    let shape = &weights.shape;
+    let page_bytes = (PAGE_TOKENS * shape.kv_numbers_per_token() * options.kv.bytes()) as u64;
     let default = (DEFAULT_TOKENS / PAGE_TOKENS) as u64 * page_bytes;
-    let budget = match (options.kv_budget, free) {
-        (Some(size), Some(free)) => size.of(free),
-        (Some(Size::Bytes(bytes)), None) => bytes,
+    let budget = |flag: &str, given: Option<Size>| match (given, free) {
+        (Some(size), Some(free)) => Ok(size.of(free)),
+        (Some(Size::Bytes(bytes)), None) => Ok(bytes),
         (Some(Size::Percent(_)), None) => {
-            return Err(Error::input("free memory cannot be read here: give --kv-budget in bytes, such as 512MiB"));
+            Err(Error::input(format!("free memory cannot be read here: give {flag} in bytes, such as 512MiB")))
         }
-        (None, Some(free)) => default.min(Size::Percent(DEFAULT_PERCENT).of(free)),
-        (None, None) => default,
+        (None, Some(free)) => Ok(default.min(Size::Percent(DEFAULT_PERCENT).of(free))),
+        (None, None) => Ok(default),
     };
-    let pages = budget / page_bytes;
+    let device_bytes = budget("--kv-budget", options.kv_budget)?;
+    let offloads = options.offload.method != offload::Method::None;
+    options.offload.check()?;
+    if !offloads && options.ram_budget.is_some() {
+        return Err(Error::input("--ram-budget is the host tier's: give an --offload method with it, such as full"));
+    }
+    let (flag, host_bytes) = match offloads {
+        true => ("--ram-budget", budget("--ram-budget", options.ram_budget)?),
+        false => ("--kv-budget", device_bytes),
+    };
+    let pages = host_bytes / page_bytes;
     if pages == 0 {
         return Err(Error::limit(format!(
-            "a K/V budget of {} holds not one page of {PAGE_TOKENS} tokens ({}): raise --kv-budget",
-            Human(budget),
+            "a K/V budget of {} holds not one page of {PAGE_TOKENS} tokens ({}): raise {flag}",
+            Human(host_bytes),
             Human(page_bytes)
         )));
     }
     let weight_bytes = weight_bytes(weights);
-    let needed = weight_bytes + budget + SPARE_BYTES;
+    // On the CPU both tiers are main memory.
+    let kv_bytes = host_bytes + if offloads { device_bytes } else { 0 };
     if let Some(free) = free
-        && needed > free
+        && weight_bytes + kv_bytes + SPARE_BYTES > free
     {
         return Err(Error::limit(format!(
             "not enough memory: {} for the weights, {} for K/V and {} to work in, but only {} is free; use a smaller \
-             model, or a smaller --kv-budget",
+             model, or a smaller {flag}",
             Human(weight_bytes),
-            Human(budget),
+            Human(kv_bytes),
             Human(SPARE_BYTES),
             Human(free)
         )));
     }
-    Ok(usize::try_from(pages).unwrap_or(usize::MAX).min(u32::MAX as usize))
+    let pages = usize::try_from(pages).unwrap_or(usize::MAX).min(u32::MAX as usize / shape.layers);
+    Ok(Room { pages, device_bytes: offloads.then_some(device_bytes) })
 }
 
 /// Bytes of all matrices; the device packs a copy of its own.

@@ -2,7 +2,9 @@
 
 use crate::base::Result;
 use crate::device::head::{HeadRow, Said};
+use crate::device::speculation::Fetch;
 use crate::device::{Device, Step};
+use crate::kv::{PageId, Slot};
 
 /// A model on a device.
 pub struct Llama {
@@ -18,6 +20,16 @@ impl Llama {
 
     pub fn device(&self) -> &dyn Device {
         &*self.device
+    }
+
+    /// See [`Device::refetch`].
+    pub fn refetch(&mut self, tier: Option<(u64, Fetch)>, slots: &[Slot]) -> Result<()> {
+        self.device.refetch(tier, slots)
+    }
+
+    /// Pages whose tokens are gone since the last step.
+    pub fn freed(&mut self, pages: &[PageId]) {
+        self.device.freed(pages);
     }
 
     /// Waits for all steps given so far.
@@ -49,6 +61,9 @@ impl Llama {
 }
 
 #[cfg(test)]
+mod offloaded;
+
+#[cfg(test)]
 mod tests {
     use super::super::reference::{self, Session, random_weights, read_folder, read_gguf, small_shape};
     use super::*;
@@ -61,7 +76,6 @@ mod tests {
     use crate::device::head::{Ask, Want};
     use crate::device::weight::Weights;
     use crate::device::{RopeLayout, Shape};
-    use crate::kv::{PageId, Slot};
     use candle_core::quantized::GgmlDType;
     use rand::Rng;
     use std::path::PathBuf;
@@ -195,7 +209,7 @@ mod tests {
         for activations in [Activations::F32, Activations::Int8] {
             let mut session = session(&weights, options(activations));
             let (tokens, slots, work) = five(&mut session);
-            let step = Step { tokens: &tokens, positions: &[0, 1, 2, 3, 4], slots: &slots, work: &work };
+            let step = Step { tokens: &tokens, positions: &[0, 1, 2, 3, 4], slots: &slots, work: &work, selects: &[] };
             let everything: Vec<_> = (0..5).map(HeadRow::all).collect();
             let mut said = Vec::new();
             session.llama.forward(&step, &everything, &mut said).unwrap();
@@ -228,7 +242,7 @@ mod tests {
             let error = session.llama.forward(&step, wanted, &mut Vec::new()).unwrap_err();
             assert!(error.message().contains(expected), "{error}");
         };
-        let step = || Step { tokens: &tokens, positions: &positions, slots: &slots, work: &work };
+        let step = || Step { tokens: &tokens, positions: &positions, slots: &slots, work: &work, selects: &[] };
         check(Step { tokens: &[3, 1, 70, 1, 5], ..step() }, &[], "token 70");
         check(Step { tokens: &tokens[..4], ..step() }, &[], "4 tokens");
         check(Step { positions: &[0, 1, 2, 3, 512], ..step() }, &[], "position 512");
@@ -249,7 +263,7 @@ mod tests {
         check(Step { work: &changed(&|w| w.order[0] = w.order[1]), ..step() }, &[], "every row once");
         check(step(), &[HeadRow::all(5)], "row 5");
         check(step(), &[HeadRow { row: 0, want: Want::Only(&[70]) }], "vocabulary of 70");
-        let nothing = Step { tokens: &[], positions: &[], slots: &[], work: &AttendWork::default() };
+        let nothing = Step { tokens: &[], positions: &[], slots: &[], work: &AttendWork::default(), selects: &[] };
         assert!(session.llama.forward(&nothing, &[], &mut Vec::new()).is_ok());
     }
 

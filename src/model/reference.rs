@@ -149,6 +149,8 @@ pub struct Session {
     pub llama: Llama,
     pub tree: TokenTree,
     pub planner: Planner,
+    /// Whether rows that come alone select what they attend to.
+    pub selecting: bool,
 }
 
 impl Session {
@@ -158,7 +160,7 @@ impl Session {
         let parallel = Parallel { threads: options.threads, kv_heads, group: heads / kv_heads };
         let planner = Planner::with_parallel(method, parallel);
         let llama = Llama::new(Box::new(device), weights.shape.layers);
-        Self { llama, tree: TokenTree::new(options.pages), planner }
+        Self { llama, tree: TokenTree::new(options.pages), planner, selecting: false }
     }
 
     /// Appends tokens to branches and runs them as one step; logits of every row in order.
@@ -185,7 +187,9 @@ impl Session {
         let positions: Vec<u32> = rows.iter().map(|r| r.position).collect();
         let work = self.planner.plan(&self.tree, &rows);
         let wanted: Vec<_> = wanted.iter().map(|&row| HeadRow::all(row)).collect();
-        let step = Step { tokens: &tokens, positions: &positions, slots: &slots, work };
+        let alone = |&(_, ids): &(BranchId, &[u32])| std::iter::repeat_n(self.selecting && ids.len() == 1, ids.len());
+        let selects: Vec<bool> = parts.iter().flat_map(alone).collect();
+        let step = Step { tokens: &tokens, positions: &positions, slots: &slots, work, selects: &selects };
         let mut out = Vec::new();
         self.llama.forward(&step, &wanted, &mut out).unwrap();
         out.into_iter().map(|said| said.logits().unwrap().to_vec()).collect()

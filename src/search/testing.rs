@@ -143,6 +143,7 @@ pub fn strategy(policy: Policy) -> Strategy {
         stages: Vec::new(),
         vars: BTreeMap::new(),
         budget: Budget::default(),
+        offload: None,
         text: "name: test\n".into(),
         parts: Vec::new(),
         origin: "built-in test".into(),

@@ -3,7 +3,7 @@
 //!
 //! All of it happens on located nodes, before any key is understood, so that a message about a key names the file in which
 //! it stands. `extends` is the one way to change a key that is there already; a key that comes from two places by `include`
-//! is an error that names both. Sections (`search`, `generate`, `budget`, `vars`) are joined key by key, everything else is
+//! is an error that names both. Sections (`search`, `generate`, `budget`, `offload`, `vars`) are joined key by key, everything else is
 //! taken whole.
 //!
 //! Refused: paths that leave the strategy's folder (all paths are relative to it, in included files too), files that extend
@@ -21,7 +21,7 @@ use std::sync::LazyLock;
 const MAX_FILES: usize = 32;
 
 /// Keys whose maps are joined key by key.
-const SECTIONS: &[&str] = &["search", "generate", "budget", "vars"];
+const SECTIONS: &[&str] = &["search", "generate", "budget", "offload", "vars"];
 
 static VARIABLE: LazyLock<Regex> =
     LazyLock::new(|| Regex::new(r"\{\{\s*vars\.([A-Za-z_]\w*)\s*\}\}").expect("a fixed pattern is valid"));

@@ -34,6 +34,7 @@ pub const KEYS: &[Key] = &[
     key("", "evaluate", "how thoughts are scored: a list; the scores multiply"),
     key("", "score", "the score as an expression over the evaluators' values, such as `0.5 * checker + 0.5 * value`"),
     key("", "budget", "what a run may spend"),
+    key("", "offload", "how K/V beyond the device's memory is fetched (docs/offload.md); --offload comes before it"),
     key(
         "search",
         "policy",
@@ -161,6 +162,18 @@ pub const KEYS: &[Key] = &[
     key("budget", "thoughts", "thoughts the tree may hold"),
     key("budget", "seconds", "seconds the run may take"),
     key("budget", "kv", "K/V memory that may live at the same time, such as 256MiB"),
+    key("offload", "method", "none, full, int4, h2o, infinigen or infinigen-tree"),
+    key("offload", "alpha", "fetch tokens whose expected score is within this of the largest; default 4"),
+    key("offload", "ratio", "share of a key's columns that scores are guessed by, 0 to 1; default 0.6"),
+    key("offload", "max_fetch", "share of its path that a token may fetch in a layer, 0 to 1; default 0.2"),
+    key(
+        "offload",
+        "capacity",
+        "device memory that fetched rows may take, such as 64MiB; default what the budget leaves",
+    ),
+    key("offload", "eviction", "which fetched rows go for others: counter, fifo or lru; default counter"),
+    key("offload", "look", "whose query guesses a layer's scores: ahead, half or same; default ahead"),
+    key("offload", "whole_layers", "first layers that attend to everything; default measured once per model"),
 ];
 
 /// Keys of a task's file; their levels begin with `task`, which is not shown.

@@ -22,7 +22,10 @@ use super::{
 };
 use crate::base::size::Size;
 use crate::base::{Error, Result};
+use crate::device::speculation::Look;
+use crate::kv::residency::Eviction;
 use crate::lm::{Format, GrammarForm, Sampling};
+use crate::offload;
 use crate::task::Task;
 use prompt::Role;
 use std::collections::BTreeSet;
@@ -125,6 +128,7 @@ struct Body {
 fn finish(r: &mut Reader, top: &Fields<'_>, head: stages::Head, body: Body) -> Option<Strategy> {
     let stages::Head { name, about, task } = head;
     let Body { search, generate, levels, stages, evaluate, score, budget } = body;
+    let offload = top.get("offload").and_then(|node| read_offload(r, node));
     let (own, parts) = r.sources.split_first()?;
     let strategy = Strategy {
         name,
@@ -138,6 +142,7 @@ fn finish(r: &mut Reader, top: &Fields<'_>, head: stages::Head, body: Body) -> O
         evaluate,
         score,
         budget,
+        offload,
         vars: r.vars.clone(),
         text: own.text.clone(),
         parts: parts.iter().map(|s| PromptSource { origin: s.origin.clone(), text: s.text.clone() }).collect(),
@@ -339,6 +344,34 @@ fn read_bytes(r: &mut Reader, node: &Node) -> Option<u64> {
         Ok(_) => r.refuse(node.span, "`kv` is an amount of memory such as 256MiB, above 0 and no percentage"),
         Err(error) => r.refuse(node.span, format!("`kv`: {}", error.message())),
     }
+}
+
+fn read_offload(r: &mut Reader, node: &Node) -> Option<offload::Options> {
+    let fields = r.fields(node, "offload", "`offload`")?;
+    let methods = offload::Method::LIVE.map(|method| (method.name(), method));
+    let evictions = &[("counter", Eviction::Counter), ("fifo", Eviction::Fifo), ("lru", Eviction::Lru)];
+    let looks = &[("ahead", Look::Ahead), ("half", Look::Half), ("same", Look::Same)];
+    let usual = offload::Options::default();
+    let capacity = fields.get("capacity").and_then(|node| match r.text(node, "capacity")?.parse::<Size>() {
+        Ok(size) => Some(size),
+        Err(error) => r.refuse(node.span, error.message()),
+    });
+    let number = |r: &mut Reader, name: &'static str, most: f64| {
+        fields.get(name).and_then(|node| r.number(node, name, 0.001, most))
+    };
+    Some(offload::Options {
+        method: r.need(&fields, "method").and_then(|node| r.one_of(node, "method", &methods))?,
+        alpha: number(r, "alpha", 1e6).map_or(usual.alpha, |alpha| alpha as f32),
+        ratio: number(r, "ratio", 1.0).unwrap_or(usual.ratio),
+        max_fetch: number(r, "max_fetch", 1.0).map_or(usual.max_fetch, |share| share as f32),
+        capacity,
+        eviction: fields
+            .get("eviction")
+            .and_then(|node| r.one_of(node, "eviction", evictions))
+            .unwrap_or(usual.eviction),
+        look: fields.get("look").and_then(|node| r.one_of(node, "look", looks)).unwrap_or(usual.look),
+        whole_layers: fields.get("whole_layers").and_then(|node| r.whole(node, "whole_layers", 0)).map(|n| n as usize),
+    })
 }
 
 /// The place of a key, or of the map where it is not there.

@@ -119,7 +119,7 @@ fn value(level: &str, name: &str) -> Value {
         }
         ("task.command", "run") => json!({"$ref": "#/$defs/texts", "minItems": 1}),
         ("task.command", "seconds") => json!({"type": "number", "minimum": 0.001}),
-        ("", "search" | "generate" | "budget") => section(name),
+        ("", "search" | "generate" | "budget" | "offload") => section(name),
         ("", "vars") => json!({"type": "object", "additionalProperties": {"$ref": "#/$defs/text"}}),
         ("", "include") => json!({"anyOf": [{"type": "string"}, {"$ref": "#/$defs/texts"}]}),
         ("", "levels") => json!({"type": "array", "items": section("levels")}),
@@ -187,6 +187,12 @@ fn value(level: &str, name: &str) -> Value {
         ("budget", "kv") => json!({"type": ["string", "integer"]}),
         ("budget", "seconds") => json!({"type": "number", "minimum": 0.001}),
         ("budget", _) => whole(1),
+        ("offload", "method") => json!({"enum": crate::offload::Method::LIVE.map(|method| method.name())}),
+        ("offload", "eviction") => json!({"enum": ["counter", "fifo", "lru"]}),
+        ("offload", "look") => json!({"enum": ["ahead", "half", "same"]}),
+        ("offload", "ratio" | "max_fetch") => share,
+        ("offload", "alpha") => json!({"type": "number", "exclusiveMinimum": 0}),
+        ("offload", "whole_layers") => whole(0),
         _ => json!({"$ref": "#/$defs/text"}),
     }
 }

@@ -49,6 +49,39 @@ fn check(text: &str, line: usize, column: usize, part: &str) {
 }
 
 #[test]
+fn offload_is_read_with_its_defaults_and_its_mistakes_are_located() {
+    use crate::offload::{Method, Options};
+    let text = |line: &str| {
+        format!(
+            "version: 1\nname: x\ntask: sorting\nsearch: {{policy: bfs}}\ngenerate: {{kind: random, n: 2}}\nbudget: {{tokens: 9}}\n{line}\n"
+        )
+    };
+    let read = |line: &str| parse(&text(line), "f.yaml", &Home::BuiltIn);
+    assert_eq!(read("").strategy.unwrap().offload, None);
+    let found = read("offload: {method: infinigen-tree, alpha: 5, max_fetch: 0.1, capacity: 4MiB, whole_layers: 3}");
+    let expected = Options {
+        method: Method::InfinigenTree,
+        alpha: 5.0,
+        max_fetch: 0.1,
+        capacity: Some("4MiB".parse().unwrap()),
+        whole_layers: Some(3),
+        ..Options::default()
+    };
+    assert_eq!(found.strategy.unwrap().offload, Some(expected), "{:?}", found.faults);
+    for (line, part) in [
+        ("offload: {alpha: 4}", "method"),
+        ("offload: {method: infinigen-forest}", "infinigen-tree"),
+        ("offload: {method: oracle}", "method"),
+        ("offload: {method: full, max_fetch: 2}", "from 0.001 to 1"),
+        ("offload: {method: full, capacity: much}", "MiB"),
+        ("offload: {method: full, rato: 1}", "`ratio`"),
+    ] {
+        let faults = read(line).faults;
+        assert!(faults.iter().any(|f| f.message.contains(part) && f.span.line == 7), "{line}: {faults:?}");
+    }
+}
+
+#[test]
 fn the_core_keys_are_read() {
     let parsed = read(GOOD);
     assert_eq!(shown(&parsed.faults), "");

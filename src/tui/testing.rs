@@ -113,7 +113,7 @@ pub fn counters(scale: u64) -> Event {
                 prefix_lookups: 8300,
             }),
             io: Some(IoCounters { kv_bytes: 120 << 20, radix_bytes: 830 << 20, partial_bytes: 1 << 20 }),
-            link: Some(LinkCounters { to_device_bytes: scale << 20, to_host_bytes: 0 }),
+            link: Some(LinkCounters { to_device_bytes: scale << 20, ..LinkCounters::default() }),
             speed: Some(SpeedCounters {
                 steps: 40 + scale,
                 rows: 130 + scale,

@@ -1,6 +1,7 @@
 //! Memory for K and V: `[layer][page][kv_head][K|V][16][head size]`, so that K and V of one (page, head) are contiguous.
 
 use super::attend::KvLayer;
+use super::int4;
 use super::shared::Shared;
 use crate::base::size::Human;
 use crate::base::{Error, Result};
@@ -56,6 +57,56 @@ impl Arena {
     /// Bytes of one page over all layers.
     pub fn page_bytes(&self) -> usize {
         self.layers * self.page_numbers() * self.number.bytes()
+    }
+
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// Bytes of one page in one layer.
+    pub fn layer_page_bytes(&self) -> usize {
+        self.page_numbers() * self.number.bytes()
+    }
+
+    /// Another arena of the same numbers, for `frames` pages of single layers.
+    pub fn frames(&self, frames: usize) -> Result<Self> {
+        Self::new(self.number, frames, 1, self.kv_heads, self.head_size)
+    }
+
+    /// Copies page `page` of `layer` of `from` into page `frame` of layer 0.
+    pub fn copy_page(&mut self, frame: usize, from: &Self, layer: usize, page: usize) {
+        let bytes = self.layer_page_bytes();
+        assert!(frame < self.pages && page < from.pages && layer < from.layers && bytes == from.layer_page_bytes());
+        let at = (layer * from.pages + page) * bytes;
+        self.memory[frame * bytes..(frame + 1) * bytes].copy_from_slice(&from.memory[at..at + bytes]);
+    }
+
+    pub fn number(&self) -> KvNumber {
+        self.number
+    }
+
+    /// Leaves of a page of layer 0 what four bits a number keep of it.
+    pub fn round_to_int4(&mut self, frame: usize) {
+        let (numbers, d) = (self.page_numbers(), self.head_size);
+        let span = frame * numbers..(frame + 1) * numbers;
+        let mut row = vec![0f32; d];
+        match self.writer(0).numbers {
+            Numbers::F16(all) => {
+                // SAFETY: nobody else holds a part.
+                for numbers in unsafe { all.slice(span) }.chunks_exact_mut(d) {
+                    numbers.convert_to_f32_slice(&mut row);
+                    int4::round(&mut row);
+                    numbers.convert_from_f32_slice(&row);
+                }
+            }
+            // SAFETY: as above.
+            Numbers::F32(all) => unsafe { all.slice(span) }.chunks_exact_mut(d).for_each(int4::round),
+        }
+    }
+
+    /// What `bytes` of K/V take in four bits a number.
+    pub fn int4_bytes(&self, bytes: usize) -> usize {
+        int4::bytes(bytes / self.number.bytes(), self.head_size)
     }
 
     /// Numbers of one page in one layer.

@@ -11,9 +11,11 @@
 
 use crate::base::lazy::Lazy;
 use crate::base::{Error, Result};
-use crate::device::attend::{AttendWork, BLOCK, WINDOW};
+use crate::device::attend::{AttendWork, BLOCK, Unit, WINDOW};
+use crate::device::picks::Picks;
 use crate::kv::PAGE_TOKENS;
 use half::f16;
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
@@ -27,6 +29,8 @@ mod chain;
 pub mod kernels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(test)]
+mod picked;
 mod portable;
 mod unit;
 
@@ -54,7 +58,8 @@ pub enum KvLayer<'a> {
 }
 
 impl KvLayer<'_> {
-    fn len(&self) -> usize {
+    /// Numbers of the layer.
+    pub fn numbers(&self) -> usize {
         match self {
             Self::F16(numbers) => numbers.len(),
             Self::F32(numbers) => numbers.len(),
@@ -92,6 +97,8 @@ struct Scratch {
     own: Held,
     /// One window of K, `[4 pages][d][16]`, or of V, `[64][d]`.
     tile: Lazy<f32>,
+    /// One page of K, `[16][d]`, where its tokens lie apart.
+    gathered: (Lazy<f16>, Lazy<f32>),
     /// The blocks before it.
     chain: Chain,
     /// K/V of the next window.
@@ -133,32 +140,56 @@ impl Attention {
     ///
     /// Panics where a slice is too short for the work: the caller sized them from the same numbers.
     pub fn run(&mut self, work: &AttendWork, kv: KvLayer<'_>, q: &[f32], out: &mut [f32], parallel: ParallelFor<'_>) {
-        let Heads { heads, kv_heads, head_size } = self.heads;
-        let width = heads * head_size;
-        assert!(q.len() >= work.rows() * width && out.len() >= work.rows() * width, "q and out hold the work's rows");
         let pages = work.pages.iter().max().map_or(0, |&p| p as usize + 1);
-        assert!(kv.len() >= pages * self.heads.page_numbers(), "the arena holds the work's pages");
+        assert!(kv.numbers() >= pages * self.heads.page_numbers(), "the arena holds the work's pages");
+        self.begin(work);
+        let wave = Wave { units: &work.units, tasks: &work.tasks, kv: Kv::Pages { kv, pages: &work.pages } };
+        if self.tasks(work, &wave, q, out, parallel) {
+            self.merge(work, out, parallel);
+        }
+    }
+
+    /// Room for what the tasks of `work` hand over, and nothing handed over yet.
+    pub(super) fn begin(&mut self, work: &AttendWork) {
+        let Heads { heads, head_size, .. } = self.heads;
         let partials = work.partials();
-        self.out.grow(partials * width);
+        self.out.grow(partials * heads * head_size);
         self.max.grow(partials * heads);
         self.sum.grow(partials * heads);
         self.spans.resize_with(partials.max(self.spans.len()), AtomicU8::default);
         self.spans[..partials].iter_mut().for_each(|s| *s.get_mut() = 0);
-        let sink = Sink {
-            out: Shared(self.out.as_mut_ptr()),
-            max: Shared(self.max.as_mut_ptr()),
-            sum: Shared(self.sum.as_mut_ptr()),
-            spans: &self.spans[..partials],
-            handed_over: AtomicBool::new(false),
-            target: Shared(out.as_mut_ptr()),
-        };
-        let job = Job { heads: self.heads, kernels: self.kernels, work, kv, q, sink };
-        parallel(work.tasks.len() * kv_heads, &|i| {
-            self.with_scratch(|scratch| job.task(&work.tasks[i / kv_heads], i % kv_heads, scratch));
+    }
+
+    /// Carries out some tasks of the work. True where they handed something over, which [`Self::merge`] takes once all
+    /// tasks of all waves are done.
+    pub(super) fn tasks(
+        &mut self,
+        work: &AttendWork,
+        wave: &Wave<'_>,
+        q: &[f32],
+        out: &mut [f32],
+        parallel: ParallelFor<'_>,
+    ) -> bool {
+        let Heads { heads, kv_heads, head_size } = self.heads;
+        assert!(q.len() >= work.rows() * heads * head_size, "q holds the work's rows");
+        assert!(out.len() >= work.rows() * heads * head_size, "out holds the work's rows");
+        let results = [self.out.as_mut_ptr(), self.max.as_mut_ptr(), self.sum.as_mut_ptr()];
+        let sink = Sink::new(results, &self.spans[..work.partials()], out);
+        let job = Job { heads: self.heads, kernels: self.kernels, work, wave, q, sink };
+        parallel(wave.tasks.len() * kv_heads, &|i| {
+            self.with_scratch(|scratch| job.task(&wave.tasks[i / kv_heads], i % kv_heads, scratch));
         });
-        if !job.sink.handed_over.load(Ordering::Acquire) {
-            return;
-        }
+        job.sink.handed_over.load(Ordering::Acquire)
+    }
+
+    /// Brings what was handed over to the rows' results.
+    pub(super) fn merge(&mut self, work: &AttendWork, out: &mut [f32], parallel: ParallelFor<'_>) {
+        let Heads { heads, head_size, .. } = self.heads;
+        assert!(out.len() >= work.rows() * heads * head_size, "out holds the work's rows");
+        let results = [self.out.as_mut_ptr(), self.max.as_mut_ptr(), self.sum.as_mut_ptr()];
+        let sink = Sink::new(results, &self.spans[..work.partials()], out);
+        let nothing = Wave { units: &[], tasks: &[], kv: Kv::Pages { kv: KvLayer::F32(&[]), pages: &[] } };
+        let job = Job { heads: self.heads, kernels: self.kernels, work, wave: &nothing, q: &[], sink };
         // Merging is short: chunks of rows keep the threads' overhead below it.
         let chunk = work.rows().div_ceil(16).max(1);
         parallel(work.rows().div_ceil(chunk), &|c| {
@@ -180,6 +211,34 @@ impl Attention {
     }
 }
 
+/// Some of a work's tasks, and where the K/V of its pages lies.
+pub(super) struct Wave<'a> {
+    /// What the tasks number.
+    pub units: &'a [Unit],
+    pub tasks: &'a [Range<u32>],
+    pub kv: Kv<'a>,
+}
+
+/// Where the K/V of a work's pages lies.
+#[derive(Clone, Copy)]
+pub(super) enum Kv<'a> {
+    Pages {
+        kv: KvLayer<'a>,
+        /// For each entry of the work's pages its page of `kv`; those that the tasks do not read may be anything.
+        pages: &'a [u32],
+    },
+    /// Some tokens alone: those that the picks name, and no others are attended to.
+    Rows {
+        /// `[frame][K|V][d]`.
+        rows: KvLayer<'a>,
+        /// For each (page, K/V head, token) its frame plus 1, or 0.
+        places: &'a [u32],
+        /// The work's pages.
+        pages: &'a [u32],
+        picks: &'a Picks,
+    },
+}
+
 /// Where tasks put what they have: results of rows that are theirs alone, partial results of the others.
 struct Sink<'a> {
     out: Shared,
@@ -188,6 +247,14 @@ struct Sink<'a> {
     spans: &'a [AtomicU8],
     handed_over: AtomicBool,
     target: Shared,
+}
+
+impl<'a> Sink<'a> {
+    fn new([partial_out, max, sum]: [*mut f32; 3], spans: &'a [AtomicU8], out: &mut [f32]) -> Self {
+        let handed_over = AtomicBool::new(false);
+        let target = Shared(out.as_mut_ptr());
+        Self { out: Shared(partial_out), max: Shared(max), sum: Shared(sum), spans, handed_over, target }
+    }
 }
 
 /// A pointer that threads write through, each to places of its own.

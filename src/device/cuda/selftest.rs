@@ -321,7 +321,7 @@ fn logits(device: &mut dyn Device, first: usize, tokens: &[u32]) -> Result<Vec<V
         .map(|&p| Slot { page: PageId(p / PAGE_TOKENS as u32), offset: (p as usize % PAGE_TOKENS) as u8 })
         .collect();
     let work = path(&positions);
-    device.begin(&Step { tokens, positions: &positions, slots: &slots, work: &work })?;
+    device.begin(&Step { tokens, positions: &positions, slots: &slots, work: &work, selects: &[] })?;
     for layer in 0..2 {
         device.attn_in(layer)?;
         device.attend(layer, &work)?;

@@ -7,6 +7,7 @@ use crate::attention::Planner;
 use crate::base::{Error, Result};
 use crate::device::attend::Io;
 use crate::device::head::{Ask, HeadRow, Said, Want};
+use crate::device::tiers::Link;
 use crate::device::{Step, Times};
 use crate::engine::Limits;
 use crate::engine::batch::Batch;
@@ -54,8 +55,17 @@ pub struct Run<'a> {
 
 impl<'a> Run<'a> {
     pub fn new(llama: &'a mut Llama, limits: &Limits) -> Self {
+        let tree = TokenTree::new(llama.device().pages());
+        Self::with_tree(llama, limits, tree)
+    }
+
+    /// Goes on with a tree whose K/V the model's device has.
+    pub fn with_tree(llama: &'a mut Llama, limits: &Limits, mut tree: TokenTree) -> Self {
+        if llama.device().link().is_some() {
+            tree.log_freed();
+        }
         Self {
-            tree: TokenTree::new(llama.device().pages()),
+            tree,
             split: Split::default(),
             planner: Planner::with_parallel(limits.method, limits.parallel),
             llama,
@@ -80,6 +90,11 @@ impl<'a> Run<'a> {
         appended.map_err(|e| Error::limit(format!("{e}: raise --kv-budget, or measure fewer branches")))?;
         self.batch.push(branch, first, tokens);
         Ok(())
+    }
+
+    /// Has all rows of the step select what they attend to, as in decoding (for a device that does that).
+    pub fn select_all(&mut self) {
+        self.batch.selects.fill(true);
     }
 
     /// Appends a draft after `trunk`'s last token, which is in the step already; its nodes' logits are wanted.
@@ -124,6 +139,11 @@ impl<'a> Run<'a> {
         self.io
     }
 
+    /// What crossed the link between the tiers of K/V so far; `None` where all of it is on the device.
+    pub fn link(&self) -> Option<Link> {
+        self.llama.device().link()
+    }
+
     /// K/V bytes that attention read in the last step, over all layers.
     pub fn kv_bytes(&self) -> u64 {
         self.io.kv_tokens * self.llama.device().page_bytes() as u64 / PAGE_TOKENS as u64
@@ -155,7 +175,8 @@ impl<'a> Run<'a> {
 
     /// Plans and runs the step.
     pub fn forward(&mut self) -> Result<()> {
-        let Batch { tokens, positions, slots, rows, wanted, .. } = &self.batch;
+        self.llama.freed(&self.tree.take_freed());
+        let Batch { tokens, positions, slots, rows, wanted, selects, .. } = &self.batch;
         let before = self.llama.device().times();
         let planning = Instant::now();
         let work = self.planner.plan(&self.tree, rows);
@@ -164,7 +185,7 @@ impl<'a> Run<'a> {
         let want = if self.all { Want::All } else { Want::Glance(Ask::PLAIN) };
         let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, want }).collect();
         self.said.clear();
-        self.llama.forward(&Step { tokens, positions, slots, work }, &heads, &mut self.said)?;
+        self.llama.forward(&Step { tokens, positions, slots, work, selects }, &heads, &mut self.said)?;
         self.took_since(before);
         Ok(())
     }

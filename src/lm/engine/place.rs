@@ -1,10 +1,11 @@
 //! Which device runs the model: what `--device` says, and what this machine has.
 
-use super::{EngineOptions, pages};
+use super::{EngineOptions, Room, Sample, check_least, room};
 use crate::attention::cuda_plan::{Cutting, StepPlanner};
 use crate::base::size::{Human, Size, free_ram};
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
+use crate::device::cpu::hot::least_bytes;
 use crate::device::cpu::simd::Simd;
 use crate::device::cpu::{CpuDevice, CpuOptions, default_threads};
 use crate::device::cuda::driver::{self, Gpu};
@@ -12,6 +13,7 @@ use crate::device::cuda::step::{self, CudaDevice, CudaOptions};
 use crate::device::weight::Weights;
 use crate::device::{Device, Shape};
 use crate::model::llama::Llama;
+use crate::offload::{self, skew::Skew};
 
 /// K/V tokens that the default budget of a card holds at most.
 const CARD_TOKENS: u64 = 262_144;
@@ -51,12 +53,19 @@ impl Place {
     }
 
     /// Puts the weights there, with as many K/V pages as the budget holds. Too little memory is refused first.
-    pub fn load(self, weights: Weights, options: &EngineOptions) -> Result<Llama> {
+    pub fn load(
+        self,
+        weights: Weights,
+        options: &EngineOptions,
+        sample: Option<&Sample>,
+    ) -> Result<(Llama, Option<Skew>)> {
         let layers = weights.shape.layers;
+        let mut skew = None;
         let device: Box<dyn Device> = match self {
             Self::Cpu { .. } => {
-                let pages = pages(&weights, options, free_ram())?;
-                Box::new(CpuDevice::new(
+                let Room { pages, device_bytes } = room(&weights, options, free_ram())?;
+                let shape = weights.shape.clone();
+                let mut device = CpuDevice::new(
                     weights,
                     CpuOptions {
                         threads: options.threads.unwrap_or_else(default_threads).max(1),
@@ -65,16 +74,29 @@ impl Place {
                         kv: options.kv,
                         simd: Simd::best(),
                     },
-                )?)
+                )?;
+                if let Some(bytes) = device_bytes {
+                    skew = sample.map(|sample| sample.skew(&mut device, &shape)).transpose()?;
+                    let fetch = options.offload.fetch(skew.as_ref(), shape.layers)?;
+                    check_least(bytes, least_bytes(&fetch, pages, &shape, options.kv.bytes()), pages)?;
+                    device.offload(bytes, fetch)?;
+                }
+                Box::new(device)
             }
             Self::Cuda(gpu) => {
+                if options.offload.method != offload::Method::None || options.ram_budget.is_some() {
+                    return Err(Error::input(format!(
+                        "--offload {} and --ram-budget are built for --device cpu alone: a card holds all of K/V",
+                        options.offload.method
+                    )));
+                }
                 let pages = card_pages(&weights, options, gpu.memory()?.0 as u64)?;
                 let mut planner = StepPlanner::new(Cutting::of(options.method));
                 let planning = Box::new(move |work: &_, machine: &_| planner.plan(work, machine));
                 Box::new(CudaDevice::new(gpu, weights, CudaOptions { pages, planning })?)
             }
         };
-        Ok(Llama::new(device, layers))
+        Ok((Llama::new(device, layers), skew))
     }
 }
 

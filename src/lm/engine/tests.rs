@@ -20,6 +20,15 @@ fn options() -> EngineOptions {
     EngineOptions { kv_budget: Some(Size::Bytes(96 << 20)), threads: Some(2), ..EngineOptions::default() }
 }
 
+/// Everything fetched; and selection without bounds, which must be the same.
+fn full() -> offload::Options {
+    offload::Options { method: offload::Method::Full, ..offload::Options::default() }
+}
+
+fn unbounded(method: offload::Method) -> offload::Options {
+    offload::Options { method, alpha: f32::INFINITY, max_fetch: 1.0, ..offload::Options::default() }
+}
+
 fn exact() -> EngineOptions {
     EngineOptions { activations: Activations::F32, ..options() }
 }
@@ -179,6 +188,29 @@ fn results_are_the_same_bits_alone_together_warm_chunked_evicted_and_on_any_thre
         EngineOptions { threads: Some(1), step_rows: Some(40), ..options() },
         EngineOptions { kv_budget: Some(tight), step_rows: Some(63), ..options() },
         EngineOptions { step_rows: Some(9), mixed_rows: Some(2), method: Method::Radix, ..options() },
+        // A device tier of 300 pages of one layer, where the searches' paths take some thousands.
+        EngineOptions { kv_budget: Some(Size::Bytes(300 * 12_288)), offload: full(), ..options() },
+        EngineOptions {
+            kv_budget: Some(Size::Bytes(256 * 12_288)),
+            ram_budget: Some(tight),
+            offload: full(),
+            threads: Some(1),
+            method: Method::Node,
+            ..options()
+        },
+        // With the partial keys of all pages, and rows for a few blocks beside.
+        EngineOptions {
+            kv_budget: Some(Size::Bytes(8 << 20)),
+            ram_budget: Some(Size::Bytes(16 * 23_040 * 60)),
+            offload: unbounded(offload::Method::InfinigenTree),
+            ..options()
+        },
+        EngineOptions {
+            kv_budget: Some(Size::Bytes(8 << 20)),
+            ram_budget: Some(Size::Bytes(16 * 23_040 * 60)),
+            offload: unbounded(offload::Method::Infinigen),
+            ..options()
+        },
     ];
     check_same_bits(&model, &options(), search_prompts, &variants);
     let variants = [EngineOptions { threads: Some(1), kv_budget: Some(tight), step_rows: Some(40), ..exact() }];
@@ -359,7 +391,7 @@ fn memory_is_checked_before_it_is_taken() {
     let weights = open(cases.join("cases/tiny/hf").to_str().unwrap(), &OpenOptions::default()).unwrap().weights;
     let page = (PAGE_TOKENS * weights.shape.kv_numbers_per_token() * 2) as u64;
     let of = |budget: Option<Size>, free: Option<u64>| {
-        pages(&weights, &EngineOptions { kv_budget: budget, ..EngineOptions::default() }, free)
+        room(&weights, &EngineOptions { kv_budget: budget, ..EngineOptions::default() }, free).map(|room| room.pages)
     };
     assert_eq!(of(Some(Size::Bytes(10 * page + 1)), Some(1 << 40)).unwrap(), 10);
     assert_eq!(of(None, Some(1 << 40)).unwrap(), DEFAULT_TOKENS / PAGE_TOKENS);
@@ -378,6 +410,24 @@ fn memory_is_checked_before_it_is_taken() {
         assert!(error.message().contains(part), "{error}");
     }
     assert_eq!(of(Some(Size::Bytes(1 << 30)), Some(1 << 29)).unwrap_err().kind(), ErrorKind::Limit);
+    // Two tiers: the host's pages count, and the device holds a row's block of one layer at least.
+    let both = |kv: u64, method| EngineOptions {
+        kv_budget: Some(Size::Bytes(kv)),
+        ram_budget: Some(Size::Bytes(1000 * page)),
+        offload: offload::Options { method, ..offload::Options::default() },
+        device: "cpu".into(),
+        ..EngineOptions::default()
+    };
+    let least = 256 * page / weights.shape.layers as u64;
+    let fits = Room { pages: 1000, device_bytes: Some(least) };
+    assert_eq!(room(&weights, &both(least, offload::Method::Full), Some(1 << 40)).unwrap(), fits);
+    let error = room(&weights, &both(least, offload::Method::None), Some(1 << 40)).unwrap_err();
+    assert!(error.exit_code() == 2 && error.message().contains("--offload"), "{error}");
+    for method in [offload::Method::Full, offload::Method::InfinigenTree] {
+        let model = open(cases.join("cases/tiny/hf").to_str().unwrap(), &OpenOptions::default()).unwrap();
+        let error = EngineLm::start(model, &both(least - 1, method)).err().unwrap();
+        assert!(error.exit_code() == 3 && error.message().contains("raise --kv-budget"), "{error}");
+    }
     let unknown = EngineOptions { device: "tpu".into(), ..EngineOptions::default() };
     let model = open(cases.join("cases/tiny/hf").to_str().unwrap(), &OpenOptions::default()).unwrap();
     assert!(EngineLm::start(model, &unknown).err().unwrap().message().contains("tpu"));

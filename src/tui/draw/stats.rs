@@ -252,6 +252,15 @@ pub fn link(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
         let value = format!("{:<9} {:>9}/s", Human(bytes).to_string(), Human(rate as u64).to_string());
         lines.spark(label, &format!("{value} "), &newest, theme.accent);
     }
+    if let Some(rate) = link.hit_rate() {
+        let note = format!("{} of {} on the device", Human(link.device_peak_bytes), Human(link.device_budget_bytes));
+        lines.value_and("hits", &format!("{:.1} %", 100.0 * rate), &note);
+        if let (Some(share), Some(missed)) = (link.attended_share(), link.missed()) {
+            let note = format!("of the past read, {:.1} % of the weight missed", 100.0 * missed);
+            lines.value_and("selected", &format!("{:.1} %", 100.0 * share), &note);
+        }
+        lines.value_and("fetches", &grouped(link.fetches), &format!("{} evicted", grouped(link.evictions)));
+    }
 }
 
 pub fn search(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {

@@ -3,8 +3,10 @@
 //! order.
 
 use super::ahead::STEP;
-use super::{BLOCK, Heads, Kernels, KvLayer, PAGE_TOKENS, Scratch, Sink, TILE_ROWS, WINDOW};
+use super::{BLOCK, Heads, Kernels, Kv, KvLayer, Lazy, PAGE_TOKENS, Scratch, Sink, TILE_ROWS, WINDOW, Wave};
 use crate::device::attend::{AttendWork, Unit};
+use crate::device::picks::Picks;
+use half::f16;
 use std::ops::Range;
 
 /// What all units of a run share.
@@ -12,7 +14,7 @@ pub(super) struct Job<'a> {
     pub heads: Heads,
     pub kernels: &'static Kernels,
     pub work: &'a AttendWork,
-    pub kv: KvLayer<'a>,
+    pub wave: &'a Wave<'a>,
     pub q: &'a [f32],
     pub sink: Sink<'a>,
 }
@@ -28,7 +30,7 @@ pub(super) struct Part {
 impl Job<'_> {
     /// The units of a task for one K/V head.
     pub fn task(&self, task: &Range<u32>, kv_head: usize, scratch: &mut Scratch) {
-        let units = &self.work.units[task.start as usize..task.end as usize];
+        let units = &self.wave.units[task.start as usize..task.end as usize];
         let first = units.iter().map(|u| u.rows.start).min().unwrap_or(0) as usize;
         let end = units.iter().map(|u| u.rows.end).max().unwrap_or(0) as usize;
         scratch.chain.begin(first..end, self.heads.group(), self.heads.head_size);
@@ -107,12 +109,8 @@ impl Job<'_> {
             let lanes = part.start % PAGE..part.start % PAGE + (part.end - part.start);
             let pages = lanes.end.div_ceil(PAGE) as usize;
             for page in 0..pages {
-                let at = self.page(part.first_page + page, kv_head);
                 let tile = &mut scratch.tile[page * PAGE_TOKENS * d..][..PAGE_TOKENS * d];
-                match self.kv {
-                    KvLayer::F16(numbers) => self.kernels.keys_f16(&numbers[at..at + PAGE_TOKENS * d], d, tile),
-                    KvLayer::F32(numbers) => self.kernels.keys_f32(&numbers[at..at + PAGE_TOKENS * d], d, tile),
-                }
+                self.keys(part.first_page + page, kv_head, tile, &mut scratch.gathered);
             }
             let column = (part.start / PAGE * PAGE - first) as usize;
             let (mut row, end) = ((part.rows.start - rows.start) * g, (part.rows.end - rows.start) * g);
@@ -131,7 +129,59 @@ impl Job<'_> {
                 row = to;
             }
         }
+        if let Kv::Rows { picks, .. } = self.wave.kv {
+            self.mask(first, kv_head, rows, picks, scratch);
+        }
         reached
+    }
+
+    /// K of one page and head (as the pieces number pages), turned to `[d][16]`. Tokens that are not there are zeros.
+    fn keys(&self, index: usize, kv_head: usize, tile: &mut [f32], gathered: &mut (Lazy<f16>, Lazy<f32>)) {
+        let d = self.heads.head_size;
+        let n = PAGE_TOKENS * d;
+        match self.wave.kv {
+            Kv::Pages { kv, pages } => {
+                let at = (pages[index] as usize * self.heads.kv_heads + kv_head) * 2 * n;
+                match kv {
+                    KvLayer::F16(numbers) => self.kernels.keys_f16(&numbers[at..at + n], d, tile),
+                    KvLayer::F32(numbers) => self.kernels.keys_f32(&numbers[at..at + n], d, tile),
+                }
+            }
+            Kv::Rows { rows, places, pages, .. } => {
+                let first = (pages[index] as usize * self.heads.kv_heads + kv_head) * PAGE_TOKENS;
+                let places = &places[first..first + PAGE_TOKENS];
+                match rows {
+                    KvLayer::F16(numbers) => {
+                        gathered.0.grow(n);
+                        gather(numbers, places, d, &mut gathered.0[..n]);
+                        self.kernels.keys_f16(&gathered.0[..n], d, tile);
+                    }
+                    KvLayer::F32(numbers) => {
+                        gathered.1.grow(n);
+                        gather(numbers, places, d, &mut gathered.1[..n]);
+                        self.kernels.keys_f32(&gathered.1[..n], d, tile);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Takes the tokens of a window that a row did not pick out of its sight.
+    fn mask(&self, first: u32, kv_head: usize, rows: &Range<usize>, picks: &Picks, scratch: &mut Scratch) {
+        let g = self.heads.group();
+        for (i, row) in rows.clone().enumerate() {
+            let word = picks.word(row, first as usize / WINDOW, kv_head);
+            if word == u64::MAX {
+                continue;
+            }
+            for scores in scratch.scores[i * g * WINDOW..(i + 1) * g * WINDOW].chunks_exact_mut(WINDOW) {
+                for (lane, score) in scores.iter_mut().enumerate() {
+                    if word >> lane & 1 == 0 {
+                        *score = f32::NEG_INFINITY;
+                    }
+                }
+            }
+        }
     }
 
     /// Turns the window's scores into weights against the new running maximum, and scales what was summed before.
@@ -161,12 +211,8 @@ impl Job<'_> {
                 let offset = (part.start as usize + filled) % PAGE_TOKENS;
                 let n = (PAGE_TOKENS - offset).min(tokens - filled);
                 let page = part.first_page + (part.start as usize % PAGE_TOKENS + filled) / PAGE_TOKENS;
-                let at = self.page(page, kv_head) + (PAGE_TOKENS + offset) * d;
                 let tile = &mut scratch.tile[filled * d..(filled + n) * d];
-                match self.kv {
-                    KvLayer::F16(numbers) => self.kernels.widen(&numbers[at..at + n * d], tile),
-                    KvLayer::F32(numbers) => tile.copy_from_slice(&numbers[at..at + n * d]),
-                }
+                self.fill_values(page, kv_head, offset, tile);
                 filled += n;
             }
             // Rows that end inside the part: each with the tokens it sees. The others: all together.
@@ -199,9 +245,38 @@ impl Job<'_> {
         }
     }
 
-    /// Index of the first number of K of a page (as the pieces number them) and head.
-    pub(super) fn page(&self, index: usize, kv_head: usize) -> usize {
-        (self.work.pages[index] as usize * self.heads.kv_heads + kv_head) * 2 * PAGE_TOKENS * self.heads.head_size
+    /// V of the tokens from `offset` on of one page and head. Tokens that are not there are zeros.
+    fn fill_values(&self, index: usize, kv_head: usize, offset: usize, tile: &mut [f32]) {
+        let d = self.heads.head_size;
+        let fill = |kv: KvLayer<'_>, at: usize, tile: &mut [f32]| match kv {
+            KvLayer::F16(numbers) => self.kernels.widen(&numbers[at..at + tile.len()], tile),
+            KvLayer::F32(numbers) => tile.copy_from_slice(&numbers[at..at + tile.len()]),
+        };
+        match self.wave.kv {
+            Kv::Pages { kv, pages } => {
+                let first = (pages[index] as usize * self.heads.kv_heads + kv_head) * 2 * PAGE_TOKENS;
+                fill(kv, (first + PAGE_TOKENS + offset) * d, tile);
+            }
+            Kv::Rows { rows, places, pages, .. } => {
+                let first = (pages[index] as usize * self.heads.kv_heads + kv_head) * PAGE_TOKENS + offset;
+                for (tile, place) in tile.chunks_exact_mut(d).zip(&places[first..]) {
+                    match place.checked_sub(1) {
+                        Some(frame) => fill(rows, (2 * frame as usize + 1) * d, tile),
+                        None => tile.fill(0.0),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The keys of a page's tokens side by side, zeros for those that have no frame.
+fn gather<T: Copy + Default>(numbers: &[T], places: &[u32], d: usize, into: &mut [T]) {
+    for (into, place) in into.chunks_exact_mut(d).zip(places) {
+        match place.checked_sub(1) {
+            Some(frame) => into.copy_from_slice(&numbers[2 * frame as usize * d..][..d]),
+            None => into.fill(T::default()),
+        }
     }
 }
 

@@ -1,0 +1,254 @@
+//! The device tier of the CPU: a hot arena over the cold one that holds everything.
+//!
+//! The link is a copy between the two, so that the whole of offloading runs, is tested and is counted without a card.
+//! Attention reads the hot arena alone: frames for pages of layers that are read whole, and frames for single rows of
+//! layers that select (`selecting.rs`). Both come out of one budget, from which the partial keys are taken first; whole
+//! layers may have all that is left but a row's block, and the rows have what those leave.
+
+use super::arena::Arena;
+use super::attend::{Attention, Kv, ParallelFor, Wave};
+use super::selecting::{self, Layer, Selecting};
+use crate::base::Result;
+use crate::device::Shape;
+use crate::device::attend::AttendWork;
+use crate::device::speculation::{Fetch, Look};
+use crate::device::tiers::{LEAST_PAGES, Link, Waves, page_entries};
+use crate::kv::residency::{Eviction, Pinned, Residency};
+use crate::kv::{PAGE_TOKENS, PageId, Slot};
+
+pub struct Hot {
+    arena: Arena,
+    residency: Residency,
+    int4: bool,
+    /// Pages and layers of the cold arena.
+    pages: usize,
+    layers: usize,
+    waves: Waves,
+    /// For each page entry of the work its frame; set for the wave that runs.
+    frames: Vec<u32>,
+    selecting: Option<Selecting>,
+    /// Bytes for frames.
+    room: u64,
+    /// Taken for partial keys.
+    reserved: u64,
+    link: Link,
+}
+
+/// Bytes that the device tier needs at least: partial keys for all pages of the host tier, and frames for a row's block
+/// of one layer.
+pub fn least_bytes(fetch: &Fetch, pages: usize, shape: &Shape, number_bytes: usize) -> u64 {
+    let row = 2 * shape.head_size * number_bytes;
+    let page = PAGE_TOKENS * shape.kv_heads * row;
+    let frames = LEAST_PAGES.min(pages * shape.layers) * page;
+    match fetch {
+        Fetch::Full | Fetch::Int4 => frames as u64,
+        Fetch::Selected(selection) => {
+            let whole = if selection.whole_layers > 0 { frames } else { 0 };
+            let rows = selecting::least_rows(shape) * row;
+            selecting::partial_bytes(selection, pages, shape) + (whole + rows) as u64
+        }
+    }
+}
+
+impl Hot {
+    /// A tier of `bytes`; at least [`least_bytes`], which the caller has made sure of.
+    pub fn new(cold: &Arena, shape: &Shape, bytes: u64, fetch: Fetch) -> Result<Self> {
+        let page_bytes = cold.layer_page_bytes() as u64;
+        let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
+        let int4 = matches!(fetch, Fetch::Int4);
+        let (selecting, layers, room, reserved) = match fetch {
+            Fetch::Full | Fetch::Int4 => (None, cold.layers(), bytes, 0),
+            Fetch::Selected(selection) => {
+                let reserved = selecting::partial_bytes(&selection, cold.pages(), shape);
+                let (room, whole) = (bytes.saturating_sub(reserved), selection.whole_layers);
+                let least = (selecting::least_rows(shape) * selecting::row_bytes(cold, shape)) as u64;
+                let most = selection.capacity.map_or(room, |size| size.of(room)).max(least).min(room);
+                let selected = (cold.layers() - whole) * cold.pages() * PAGE_TOKENS * shape.kv_heads;
+                let rows = count(most, selecting::row_bytes(cold, shape) as u64).min(selected);
+                let selecting = Selecting::new(selection, cold.number(), rows, cold.pages(), shape);
+                (Some(selecting), whole, room, reserved)
+            }
+        };
+        let least_rows = selecting.as_ref().map_or(0, |s| (selecting::least_rows(shape) * s.row_bytes()) as u64);
+        let frames = count(room.saturating_sub(least_rows), page_bytes).min(layers * cold.pages());
+        // Pages of whole layers are read in turn, again and again: any order but the newest first would keep none of them
+        // until its turn comes again.
+        let residency = Residency::new(layers * cold.pages(), frames, Eviction::Newest);
+        Ok(Self {
+            arena: cold.frames(frames)?,
+            residency,
+            int4,
+            pages: cold.pages(),
+            layers: cold.layers(),
+            waves: Waves::default(),
+            frames: Vec::new(),
+            selecting,
+            room,
+            reserved,
+            link: Link { budget_bytes: bytes, peak_bytes: reserved, ..Link::default() },
+        })
+    }
+
+    pub fn link(&self) -> Link {
+        self.link
+    }
+
+    /// When the queries of `layer` are wanted.
+    pub fn look(&self, layer: usize) -> Look {
+        self.selecting.as_ref().map_or(Look::Same, |s| s.look(layer))
+    }
+
+    /// Pages whose tokens are gone: their frames are free before any other has to go.
+    pub fn freed(&mut self, pages: &[PageId]) {
+        for &PageId(page) in pages {
+            for layer in 0..self.whole_layers() {
+                self.residency.give((layer * self.pages) as u32 + page);
+            }
+            if let Some(selecting) = &mut self.selecting {
+                selecting.give_page(page as usize);
+            }
+        }
+    }
+
+    fn whole_layers(&self) -> usize {
+        self.selecting.as_ref().map_or(self.layers, Selecting::whole_layers)
+    }
+
+    /// Tokens that the host tier has already are known from now on.
+    pub fn adopt(&mut self, slots: &[Slot], cold: &Arena, parallel: ParallelFor<'_>) {
+        if let Some(selecting) = &mut self.selecting {
+            selecting.adopt(slots, cold, parallel);
+        }
+    }
+
+    /// Groups a step's work.
+    pub fn begin(&mut self, work: &AttendWork, selects: &[bool]) {
+        if self.whole_layers() > 0 {
+            self.waves.plan(work, self.residency.frames(), &mut |unit| page_entries(work, unit).count());
+        }
+        if let Some(selecting) = &mut self.selecting {
+            selecting.begin(work, selects);
+        }
+    }
+
+    /// K and V of these slots were written in the cold arena, with keys `k [rows][kv_heads · d]`: they crossed the link
+    /// upwards. Pages that are here or that begin in this step are here as written.
+    pub fn written(&mut self, layer: usize, slots: &[Slot], k: &[f32], cold: &Arena, parallel: ParallelFor<'_>) {
+        self.link.to_host_bytes += (slots.len() * self.link_bytes(cold.layer_page_bytes() / PAGE_TOKENS)) as u64;
+        if layer >= self.whole_layers()
+            && let Some(selecting) = &mut self.selecting
+        {
+            selecting.written(layer, slots, k, cold.layer(layer), parallel);
+            self.note_peak();
+            return;
+        }
+        for (i, slot) in slots.iter().enumerate() {
+            let (page, item) = (slot.page.0 as usize, (layer * self.pages) as u32 + slot.page.0);
+            // Once a run of slots of one page, when its last one is reached.
+            if slots.get(i + 1).is_some_and(|next| next.page == slot.page) {
+                continue;
+            }
+            let begun = slots[..=i].iter().rev().take_while(|s| s.page == slot.page).any(|s| s.offset == 0);
+            let frame = match self.residency.find(item) {
+                Some(frame) => Some(frame),
+                None if begun => match self.residency.pin(item) {
+                    Pinned::New { frame, evicted } => {
+                        self.link.evictions += u64::from(evicted);
+                        Some(frame)
+                    }
+                    Pinned::Found(_) | Pinned::Full => None,
+                },
+                None => None,
+            };
+            if let Some(frame) = frame {
+                self.copy_page(frame, cold, layer, page);
+            }
+        }
+        self.residency.release();
+        self.share_room();
+    }
+
+    /// Attention of one layer, a wave after the other.
+    pub fn attend(
+        &mut self,
+        at: &Layer<'_>,
+        cold: &Arena,
+        attention: &mut Attention,
+        out: &mut [f32],
+        parallel: ParallelFor<'_>,
+    ) {
+        let (layer, work) = (at.layer, at.work);
+        if layer >= self.whole_layers()
+            && let Some(selecting) = &mut self.selecting
+        {
+            selecting.attend(at, attention, out, parallel, &mut self.link);
+            self.note_peak();
+            return;
+        }
+        attention.begin(work);
+        self.frames.clear();
+        self.frames.resize(work.pages.len(), 0);
+        let waves = std::mem::take(&mut self.waves);
+        let mut handed_over = false;
+        for wave in &waves.waves {
+            for unit in waves.units_of(wave) {
+                for entry in page_entries(work, unit) {
+                    self.bring(layer, entry, work.pages[entry], cold);
+                }
+            }
+            self.share_room();
+            let tasks = &waves.tasks[wave.start as usize..wave.end as usize];
+            let kv = Kv::Pages { kv: self.arena.layer(0), pages: &self.frames };
+            handed_over |= attention.tasks(work, &Wave { units: &waves.units, tasks, kv }, at.q, out, parallel);
+            self.residency.release();
+        }
+        self.waves = waves;
+        if handed_over {
+            attention.merge(work, out, parallel);
+        }
+    }
+
+    fn bring(&mut self, layer: usize, entry: usize, page: u32, cold: &Arena) {
+        self.frames[entry] = match self.residency.pin((layer * self.pages) as u32 + page) {
+            Pinned::Found(frame) => {
+                self.link.hits += 1;
+                frame
+            }
+            Pinned::New { frame, evicted } => {
+                self.copy_page(frame, cold, layer, page as usize);
+                self.link.fetches += 1;
+                self.link.evictions += u64::from(evicted);
+                self.link.to_device_bytes += self.link_bytes(cold.layer_page_bytes()) as u64;
+                frame
+            }
+            Pinned::Full => unreachable!("a wave costs no more than there are frames"),
+        };
+    }
+
+    fn copy_page(&mut self, frame: u32, cold: &Arena, layer: usize, page: usize) {
+        self.arena.copy_page(frame as usize, cold, layer, page);
+        if self.int4 {
+            self.arena.round_to_int4(frame as usize);
+        }
+    }
+
+    /// What so many bytes of K/V are on the link.
+    fn link_bytes(&self, bytes: usize) -> usize {
+        if self.int4 { self.arena.int4_bytes(bytes) } else { bytes }
+    }
+
+    /// Rows have what pages do not hold.
+    fn share_room(&mut self) {
+        let pages = (self.residency.held() * self.arena.layer_page_bytes()) as u64;
+        if let Some(selecting) = &mut self.selecting {
+            self.link.evictions += selecting.limit(self.room.saturating_sub(pages)) as u64;
+        }
+        self.note_peak();
+    }
+
+    fn note_peak(&mut self) {
+        let pages = self.residency.held() * self.arena.layer_page_bytes();
+        let rows = self.selecting.as_ref().map_or(0, Selecting::held_bytes);
+        self.link.peak_bytes = self.link.peak_bytes.max(self.reserved + (pages + rows) as u64);
+    }
+}

@@ -1,0 +1,154 @@
+//! Partial keys: of every token's key a few columns of a skewed basis, kept on the device to guess attention scores by.
+//!
+//! With an orthogonal `A`, `(qA)·(kA) = q·k`; the columns of `A` in which queries and keys are large carry most of it.
+//! Layout `[layer][page][kv_head][columns / 2][16]`, two columns of a token in a byte, with a scale a token and head. Four
+//! bits a number: twice the columns are worth more than twice the bits. A page's tokens are scored side by side.
+
+use super::attend::ParallelFor;
+use super::input::grow;
+use super::shared::Shared;
+use crate::base::lazy::Lazy;
+use crate::device::speculation::{Basis, Speculation, partial_token_bytes};
+use crate::device::tiers::Run;
+use crate::kv::{PAGE_TOKENS, Slot};
+use half::f16;
+
+pub struct PartialKeys {
+    /// First selecting layer; those before it have no partial keys.
+    first: usize,
+    layers: Vec<Basis>,
+    pages: usize,
+    kv_heads: usize,
+    columns: usize,
+    /// Bytes of a token's codes.
+    pairs: usize,
+    head_size: usize,
+    /// The even column in the low half of a byte.
+    codes: Lazy<u8>,
+    scales: Lazy<f16>,
+}
+
+/// Bytes of a page's partial keys in one layer.
+pub fn page_bytes(kv_heads: usize, columns: usize) -> usize {
+    kv_heads * PAGE_TOKENS * partial_token_bytes(columns)
+}
+
+impl PartialKeys {
+    pub fn new(speculation: &Speculation, pages: usize, kv_heads: usize, head_size: usize) -> Self {
+        let (first, columns) = (speculation.whole_layers, speculation.columns);
+        let layers = speculation.layers[first..].to_vec();
+        let tokens = layers.len() * pages * kv_heads * PAGE_TOKENS;
+        let pairs = columns.div_ceil(2);
+        let (codes, scales) = (Lazy::zeros(tokens * pairs), Lazy::zeros(tokens));
+        Self { first, layers, pages, kv_heads, columns, pairs, head_size, codes, scales }
+    }
+
+    /// Tokens before (page, head) of a selecting layer.
+    fn token(&self, layer: usize, page: usize, kv_head: usize) -> usize {
+        (((layer - self.first) * self.pages + page) * self.kv_heads + kv_head) * PAGE_TOKENS
+    }
+
+    /// Keeps the columns of keys `k [rows][kv_heads · d]` (after RoPE) at their slots.
+    pub fn put(&mut self, layer: usize, slots: &[Slot], k: &[f32], parallel: ParallelFor<'_>) {
+        let (d, c, pairs) = (self.head_size, self.columns, self.pairs);
+        let places: Vec<usize> = slots.iter().map(|s| self.token(layer, s.page.0 as usize, 0)).collect();
+        let basis = &self.layers[layer - self.first];
+        let (kv_heads, codes, scales) = (self.kv_heads, Shared::new(&mut self.codes), Shared::new(&mut self.scales));
+        parallel(slots.len().div_ceil(8), &|task| {
+            let mut numbers = vec![0f32; c];
+            for row in task * 8..(task * 8 + 8).min(slots.len()) {
+                for kv_head in 0..kv_heads {
+                    let at = places[row] + kv_head * PAGE_TOKENS + slots[row].offset as usize;
+                    let key = &k[(row * kv_heads + kv_head) * d..][..d];
+                    basis.project(kv_head, key, &mut numbers);
+                    let most = numbers.iter().fold(0f32, |a, b| a.max(b.abs()));
+                    let scale = f16::from_f32(most / 7.0);
+                    let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
+                    // SAFETY: no slot is given twice, so every token of a head is one task's.
+                    let own = unsafe { scales.slice(at..at + 1) };
+                    own[0] = scale;
+                    let first = at / PAGE_TOKENS * PAGE_TOKENS * pairs + at % PAGE_TOKENS;
+                    let code = |n: &f32| (n * inverse).round().clamp(-7.0, 7.0) as i8 as u8 & 15;
+                    for (pair, two) in numbers.chunks(2).enumerate() {
+                        let at = first + pair * PAGE_TOKENS;
+                        // SAFETY: as above.
+                        let own = unsafe { codes.slice(at..at + 1) };
+                        own[0] = code(&two[0]) | two.get(1).map_or(0, code) << 4;
+                    }
+                }
+            }
+        });
+    }
+
+    /// Columns of one query `[d]` of a head of `kv_head`.
+    pub fn query(&self, layer: usize, kv_head: usize, q: &[f32], into: &mut Vec<f32>) {
+        grow(into, self.columns);
+        self.layers[layer - self.first].project(kv_head, q, &mut into[..self.columns]);
+    }
+
+    /// Expected scores of a query's columns with the first `past` tokens of a path.
+    pub fn scores(&self, layer: usize, kv_head: usize, runs: &[Run], past: usize, query: &[f32], into: &mut [f32]) {
+        for run in runs.iter().take_while(|run| (run.start as usize) < past) {
+            let (start, len) = (run.start as usize, (run.len as usize).min(past - run.start as usize));
+            let (at, offset) = (self.token(layer, run.page as usize, kv_head), start % PAGE_TOKENS);
+            let codes = &self.codes[at * self.pairs..(at + PAGE_TOKENS) * self.pairs];
+            let mut sums = [0f32; PAGE_TOKENS];
+            for (codes, q) in codes.chunks_exact(PAGE_TOKENS).zip(query.chunks(2)) {
+                let (even, odd) = (q[0], q.get(1).copied().unwrap_or(0.0));
+                for (sum, &two) in sums.iter_mut().zip(codes) {
+                    *sum += f32::from((two << 4) as i8 >> 4) * even + f32::from(two as i8 >> 4) * odd;
+                }
+            }
+            let scales = &self.scales[at + offset..at + offset + len];
+            for ((into, sum), scale) in into[start..start + len].iter_mut().zip(&sums[offset..]).zip(scales) {
+                *into = sum * scale.to_f32();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::rng::stream;
+    use crate::device::cpu::attend::serial;
+    use crate::kv::PageId;
+    use rand::Rng;
+
+    #[test]
+    fn scores_are_products_of_the_columns_up_to_the_rounding_of_four_bits() {
+        let (kv_heads, d, columns, pages) = (2, 16, 5, 6);
+        let mut random = stream(2, "partial keys", &[]);
+        let mut numbers = |n: usize| -> Vec<f32> { (0..n).map(|_| random.random_range(-1.0..1.0)).collect() };
+        let basis = || Basis { columns, numbers: vec![] };
+        let mut layers = vec![basis(); 3];
+        layers.iter_mut().for_each(|l| l.numbers = numbers(kv_heads * columns * d));
+        let speculation = Speculation { whole_layers: 1, columns, layers };
+        let mut partial = PartialKeys::new(&speculation, pages, kv_heads, d);
+        // 40 tokens in pages 4, 1 and 5; then the same places again with other keys for some.
+        let slot = |t: usize| Slot { page: PageId([4, 1, 5][t / 16]), offset: (t % 16) as u8 };
+        let slots: Vec<Slot> = (0..40).map(slot).collect();
+        let mut keys = numbers(40 * kv_heads * d);
+        partial.put(2, &slots, &keys, &serial);
+        let newer = numbers(7 * kv_heads * d);
+        keys[9 * kv_heads * d..16 * kv_heads * d].copy_from_slice(&newer);
+        partial.put(2, &slots[9..16], &newer, &serial);
+        let runs: Vec<Run> = [(0, 16, 4), (16, 3, 1), (19, 13, 1), (32, 8, 5)]
+            .map(|(start, len, page)| Run { start, len, page })
+            .to_vec();
+        for kv_head in 0..kv_heads {
+            let q = numbers(d);
+            let (mut query, mut scores) = (Vec::new(), vec![f32::NAN; 38]);
+            partial.query(2, kv_head, &q, &mut query);
+            partial.scores(2, kv_head, &runs, 38, &query, &mut scores);
+            for (t, score) in scores.iter().enumerate() {
+                let mut key = vec![0.0; columns];
+                speculation.layers[2].project(kv_head, &keys[(t * kv_heads + kv_head) * d..][..d], &mut key);
+                let exact: f32 = key.iter().zip(&query).map(|(a, b)| a * b).sum();
+                let most = key.iter().fold(0f32, |a, b| a.max(b.abs()));
+                let bound = query.iter().map(|q| q.abs()).sum::<f32>() * most / 13.0 + 1e-5;
+                assert!((score - exact).abs() <= bound, "head {kv_head}, token {t}: {score}, not {exact}");
+            }
+        }
+    }
+}

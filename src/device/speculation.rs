@@ -1,0 +1,85 @@
+//! What a device needs to guess the attention scores of a layer before its keys are at hand: a basis for each layer.
+
+use super::picks::Choose;
+use crate::base::size::Size;
+use crate::kv::residency::Eviction;
+
+/// Columns of an orthogonal matrix a K/V head, `[kv_head][columns][d]`: projects queries and keys alike.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Basis {
+    pub columns: usize,
+    pub numbers: Vec<f32>,
+}
+
+impl Basis {
+    /// The columns of one query or key `[d]`.
+    pub fn project(&self, kv_head: usize, from: &[f32], to: &mut [f32]) {
+        let d = from.len();
+        let own = &self.numbers[kv_head * self.columns * d..(kv_head + 1) * self.columns * d];
+        for (to, column) in to.iter_mut().zip(own.chunks_exact(d)) {
+            *to = column.iter().zip(from).map(|(a, b)| a * b).sum();
+        }
+    }
+}
+
+/// Bytes of a token's partial keys for one K/V head: a number of four bits a column, and their scale in float16.
+pub fn partial_token_bytes(columns: usize) -> usize {
+    columns.div_ceil(2) + 2
+}
+
+/// Bases of all layers.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Speculation {
+    /// The first layers attend to everything.
+    pub whole_layers: usize,
+    pub columns: usize,
+    pub layers: Vec<Basis>,
+}
+
+/// Whose query guesses a layer's scores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Look {
+    /// One layer ahead: from the input of the layer before (InfiniGen), so that the fetch overlaps with all of that layer.
+    #[default]
+    Ahead,
+    /// From what the layer before has after its attention: the fetch overlaps with its feed-forward.
+    Half,
+    /// The layer's own query: nothing overlaps, and the choice is better.
+    Same,
+}
+
+/// Where a row's scores come from.
+#[derive(Debug, Clone)]
+pub enum Source {
+    /// Partial keys in a skewed basis, with the query that `Look` says.
+    Partial(Speculation, Look),
+    /// Exact scores over the host tier: for benchmarks, which want to know the best that can be.
+    Exact,
+    /// Attention that a token has had so far; what falls below the budget is gone for good (H2O).
+    Heavy {
+        /// Share of a path that is kept.
+        keep: f32,
+    },
+}
+
+/// How layers after the whole ones select what they read.
+pub struct Selection {
+    pub source: Source,
+    pub choose: Box<dyn Choose>,
+    pub whole_layers: usize,
+    /// Whether rows are fetched once for all that want them, and kept; or by each row alone.
+    pub share: bool,
+    pub eviction: Eviction,
+    /// Bytes of the device tier that rows may take at most; a percentage is of what whole layers and partial keys leave.
+    pub capacity: Option<Size>,
+}
+
+/// What crosses the link for attention.
+pub enum Fetch {
+    /// All pages.
+    Full,
+    /// All pages, in four bits a number (FlexGen's group quantisation).
+    Int4,
+    /// What layers after the first ones select.
+    Selected(Selection),
+}

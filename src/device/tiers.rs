@@ -1,0 +1,221 @@
+//! Two tiers of K/V memory: the *host* tier holds every page, the *device* tier a few of them, within a budget.
+//!
+//! What attention reads lies in the device tier while it is read. Where a step's pages do not fit it at once, the layer's
+//! work is carried out in [`Waves`]: some units after the other, each wave's pages brought before it. A row's result does
+//! not depend on how its blocks are grouped (see `attend`), so it is the same bits as with everything resident.
+//!
+//! K/V of a step's own rows are made on the device and written through to the host tier at once, so that a page that goes
+//! from the device is never written back. Every byte that crosses is counted ([`Link`]).
+
+use super::attend::{AttendWork, BLOCK, Unit};
+use crate::kv::PAGE_TOKENS;
+use std::ops::Range;
+
+/// Pages of one layer that the device tier must hold at least: a row's block, where every token lies in a page of its own.
+pub const LEAST_PAGES: usize = BLOCK;
+
+/// What crossed the link between the tiers, since the device was made.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Link {
+    pub to_device_bytes: u64,
+    pub to_host_bytes: u64,
+    /// Pages of a layer, or rows of a page and head, that attention wanted: those that were on the device, and those that
+    /// were brought.
+    pub hits: u64,
+    pub fetches: u64,
+    /// How many of them went from the device for others.
+    pub evictions: u64,
+    /// Bytes of the device tier, and the most that were ever in use.
+    pub budget_bytes: u64,
+    pub peak_bytes: u64,
+    /// Tokens before a selecting row that it attended to, and all of them, summed over rows, K/V heads and layers.
+    pub attended: u64,
+    pub past: u64,
+    /// Rows and heads of which full attention was computed beside the selected one, and the sum of what that missed: the
+    /// weight that full attention gives to tokens that were not attended to.
+    pub samples: u64,
+    pub missed: f64,
+}
+
+/// A work's units in an order and grouping in which each wave fits the device tier.
+#[derive(Debug, Clone, Default)]
+pub struct Waves {
+    /// The work's units; one that fits no wave is split by rows.
+    pub units: Vec<Unit>,
+    /// Runs of units that one thread takes together, as [`AttendWork::tasks`].
+    pub tasks: Vec<Range<u32>>,
+    /// Runs of tasks.
+    pub waves: Vec<Range<u32>>,
+    halves: Vec<Unit>,
+}
+
+impl Waves {
+    /// Groups `work` so that the units of each wave cost at most `room` together. One row's unit must not cost more.
+    pub fn plan(&mut self, work: &AttendWork, room: usize, cost: &mut dyn FnMut(&Unit) -> usize) {
+        self.units.clear();
+        self.tasks.clear();
+        self.waves.clear();
+        let mut used = 0;
+        for task in &work.tasks {
+            let mut first = self.units.len() as u32;
+            for unit in &work.units[task.start as usize..task.end as usize] {
+                self.halves.push(unit.clone());
+                while let Some(unit) = self.halves.pop() {
+                    let cost = cost(&unit);
+                    if cost > room && unit.rows.len() > 1 {
+                        let middle = unit.rows.start.midpoint(unit.rows.end);
+                        let Unit { block, pieces, rows } = unit;
+                        self.halves.push(Unit { block, pieces: pieces.clone(), rows: middle..rows.end });
+                        self.halves.push(Unit { block, pieces, rows: rows.start..middle });
+                        continue;
+                    }
+                    assert!(cost <= room, "a block of one row costs {cost} of {room}");
+                    if used + cost > room {
+                        self.end_task(first);
+                        self.end_wave();
+                        (first, used) = (self.units.len() as u32, 0);
+                    }
+                    used += cost;
+                    self.units.push(unit);
+                }
+            }
+            self.end_task(first);
+        }
+        self.end_wave();
+    }
+
+    fn end_task(&mut self, first: u32) {
+        if first < self.units.len() as u32 {
+            self.tasks.push(first..self.units.len() as u32);
+        }
+    }
+
+    fn end_wave(&mut self) {
+        let (from, to) = (self.waves.last().map_or(0, |wave| wave.end), self.tasks.len() as u32);
+        if from < to {
+            self.waves.push(from..to);
+        }
+    }
+
+    /// Units of a wave.
+    pub fn units_of(&self, wave: &Range<u32>) -> &[Unit] {
+        let tasks = &self.tasks[wave.start as usize..wave.end as usize];
+        let (first, last) = (tasks.first().map_or(0, |t| t.start), tasks.last().map_or(0, |t| t.end));
+        &self.units[first as usize..last as usize]
+    }
+}
+
+/// Indices into [`AttendWork::pages`] of what a unit's rows read. A page that two pieces share comes twice.
+pub fn page_entries<'a>(work: &'a AttendWork, unit: &'a Unit) -> impl Iterator<Item = usize> + 'a {
+    let pieces = &work.pieces[unit.pieces.start as usize..unit.pieces.end as usize];
+    let read = pieces.iter().filter(|p| p.rows.start.max(unit.rows.start) < p.rows.end.min(unit.rows.end));
+    read.flat_map(|p| {
+        let pages = (p.start as usize % PAGE_TOKENS + p.len as usize).div_ceil(PAGE_TOKENS);
+        p.first_page as usize..p.first_page as usize + pages
+    })
+}
+
+/// A run of a path's tokens in one page.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// Absolute position of the first.
+    pub start: u32,
+    pub len: u32,
+    pub page: u32,
+}
+
+/// Where the tokens of every work row's path lie, its own included, in order.
+#[derive(Debug, Clone, Default)]
+pub struct Paths {
+    first: Vec<usize>,
+    runs: Vec<Run>,
+}
+
+impl Paths {
+    /// Reads them off the work. O(rows × pages of their paths).
+    pub fn read(&mut self, work: &AttendWork) {
+        let page = PAGE_TOKENS as u32;
+        let mut rows: Vec<Vec<Run>> = vec![Vec::new(); work.rows()];
+        for unit in &work.units {
+            for piece in &work.pieces[unit.pieces.start as usize..unit.pieces.end as usize] {
+                for row in piece.rows.start.max(unit.rows.start)..piece.rows.end.min(unit.rows.end) {
+                    let end = (piece.start + piece.len).min(work.positions[row as usize] + 1);
+                    let mut start = piece.start;
+                    while start < end {
+                        let next = (start / page + 1) * page;
+                        let entry = piece.first_page + start / page - piece.start / page;
+                        let len = next.min(end) - start;
+                        rows[row as usize].push(Run { start, len, page: work.pages[entry as usize] });
+                        start = next;
+                    }
+                }
+            }
+        }
+        self.first.clear();
+        self.runs.clear();
+        self.first.push(0);
+        for mut row in rows {
+            row.sort_by_key(|run| run.start);
+            self.runs.append(&mut row);
+            self.first.push(self.runs.len());
+        }
+    }
+
+    pub fn row(&self, row: usize) -> &[Run] {
+        &self.runs[self.first[row]..self.first[row + 1]]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::attend::Piece;
+    use super::*;
+
+    /// Four rows that share block 0 and have a piece each of block 1, in two tasks.
+    fn work() -> AttendWork {
+        let piece = |start: u32, len, first_page, rows| Piece { start, len, first_page, rows };
+        let mut pieces = vec![piece(0, 256, 0, 0..4)];
+        pieces.extend((0..4).map(|r| piece(256, 20, 16 + 2 * r, r..r + 1)));
+        AttendWork {
+            order: (0..4).collect(),
+            positions: vec![275; 4],
+            pages: (0..24).collect(),
+            pieces,
+            units: vec![Unit { block: 0, pieces: 0..1, rows: 0..4 }, Unit { block: 1, pieces: 1..5, rows: 0..4 }],
+            tasks: vec![0..1, 1..2],
+            ..AttendWork::default()
+        }
+    }
+
+    #[test]
+    fn waves_fit_the_room_and_cover_every_unit_and_row_once() {
+        let work = work();
+        for room in [16, 17, 20, 24, 100] {
+            let mut waves = Waves::default();
+            waves.plan(&work, room, &mut |unit| page_entries(&work, unit).count());
+            let mut seen = vec![[0; 2]; 4];
+            for wave in &waves.waves {
+                let units = waves.units_of(wave);
+                let cost: usize = units.iter().map(|u| page_entries(&work, u).count()).sum();
+                assert!(cost <= room, "{cost} of {room}");
+                for unit in units {
+                    for row in unit.rows.clone() {
+                        seen[row as usize][unit.block as usize] += 1;
+                    }
+                }
+            }
+            assert!(seen.iter().all(|s| *s == [1, 1]), "room {room}: {seen:?}");
+            assert_eq!(waves.waves.len(), if room >= 24 { 1 } else { 2 }, "room {room}");
+        }
+    }
+
+    #[test]
+    fn a_unit_that_is_too_large_is_split_by_rows() {
+        let mut work = work();
+        work.tasks.remove(0);
+        let mut waves = Waves::default();
+        waves.plan(&work, 5, &mut |unit| page_entries(&work, unit).count());
+        assert_eq!(waves.units.iter().map(|u| u.rows.clone()).collect::<Vec<_>>(), [0..2, 2..4]);
+        assert_eq!((waves.tasks, waves.waves), (vec![0..1, 1..2], vec![0..1, 1..2]));
+    }
+}

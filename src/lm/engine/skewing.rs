@@ -1,0 +1,128 @@
+//! The skew of a model: read from beside its weights, or made from the sample text and written there.
+
+use super::EngineOptions;
+use crate::attention::{Method, Planner, QueryRow};
+use crate::base::{Error, Result};
+use crate::device::cpu::{CpuDevice, Seen};
+use crate::device::{Device, Shape, Step};
+use crate::kv::{PAGE_TOKENS, TokenTree};
+use crate::model::Model;
+use crate::model::tokenizer::Special;
+use crate::offload::skew::file::{self, Origin};
+use crate::offload::skew::{LayerSkew, Sampled, Skew};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Tokens of the sample that are read.
+const SAMPLE_TOKENS: usize = 1024;
+
+/// Rows of a step that reads the sample.
+const SAMPLE_ROWS: usize = 256;
+
+/// The sample text in a model's tokens, and where its skew is kept.
+#[derive(Debug, Clone)]
+pub struct Sample {
+    ids: Vec<u32>,
+    /// `None` for a made-up model.
+    at: Option<PathBuf>,
+    origin: Origin,
+}
+
+impl Sample {
+    /// For a model that is to run with these options; `None` where no skew is needed.
+    pub fn of(model: &Model, options: &EngineOptions) -> Result<Option<Self>> {
+        if !options.offload.method.speculates() {
+            return Ok(None);
+        }
+        let mut ids: Vec<u32> = model.tokenizer.bos().into_iter().collect();
+        ids.extend(model.tokenizer.encode(include_str!("../../offload/sample.txt"), Special::Text));
+        ids.truncate(SAMPLE_TOKENS.min(options.context.unwrap_or(model.weights.shape.context)));
+        if model.tokenizer.vocab_len() == 0 {
+            return Err(Error::input("this model has no tokenizer, which reading the sample text needs"));
+        }
+        let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+        let how = format!("{:?} {:?}", options.activations, options.kv);
+        let origin = Origin {
+            model: model.checksum()?.unwrap_or_default(),
+            sample: file::digest(&[&bytes, how.as_bytes()].concat()),
+        };
+        let at = model.files.first().map(|file| {
+            let name = file.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+            file.with_file_name(format!("{name}.skew"))
+        });
+        Ok(Some(Self { ids, at, origin }))
+    }
+
+    /// The skew from beside the model where it is whole, else made on `device` and written there if that can be done.
+    pub fn skew(&self, device: &mut CpuDevice, shape: &Shape) -> Result<Skew> {
+        if let Some(skew) = self.at.as_ref().and_then(|at| file::read(at, &self.origin))
+            && (skew.layers.len(), skew.kv_heads, skew.head_size) == (shape.layers, shape.kv_heads, shape.head_size)
+        {
+            return Ok(skew);
+        }
+        let skew = self.make(device, shape)?;
+        if let Some(at) = &self.at {
+            // A folder that cannot be written to costs the next start the same seconds again.
+            let _ = file::write(at, &self.origin, &skew);
+        }
+        Ok(skew)
+    }
+
+    /// Reads the sample, layer by layer.
+    fn make(&self, device: &mut CpuDevice, shape: &Shape) -> Result<Skew> {
+        let ids = &self.ids[..self.ids.len().min(device.pages() * PAGE_TOKENS)];
+        let seen: Arc<Mutex<Vec<Kept>>> = Arc::new(Mutex::new(vec![Kept::default(); shape.layers]));
+        let keep = Arc::clone(&seen);
+        device.watch(Some(Box::new(move |seen: &Seen<'_>| {
+            let kept = &mut keep.lock().unwrap_or_else(PoisonError::into_inner)[seen.layer];
+            kept.q.extend_from_slice(seen.q);
+            kept.guess.extend_from_slice(seen.guess);
+            kept.k.extend_from_slice(seen.k);
+        })));
+        let read = read(device, shape.layers, ids);
+        device.watch(None);
+        read?;
+        let seen = std::mem::take(&mut *seen.lock().unwrap_or_else(PoisonError::into_inner));
+        let layer = |kept: &Kept| {
+            LayerSkew::of(&Sampled {
+                heads: shape.heads,
+                kv_heads: shape.kv_heads,
+                head_size: shape.head_size,
+                q: &kept.q,
+                guess: &kept.guess,
+                k: &kept.k,
+            })
+        };
+        let layers = seen.iter().map(layer).collect::<Result<_>>()?;
+        Ok(Skew { kv_heads: shape.kv_heads, head_size: shape.head_size, layers })
+    }
+}
+
+#[derive(Clone, Default)]
+struct Kept {
+    q: Vec<f32>,
+    guess: Vec<f32>,
+    k: Vec<f32>,
+}
+
+/// Forwards tokens without wanting logits.
+fn read(device: &mut CpuDevice, layers: usize, ids: &[u32]) -> Result<()> {
+    let mut tree = TokenTree::new(device.pages());
+    let branch = tree.open();
+    let mut planner = Planner::new(Method::default());
+    for tokens in ids.chunks(SAMPLE_ROWS) {
+        let (first, mut slots) = (tree.len(branch) as u32, Vec::new());
+        tree.append(branch, tokens, &mut slots).map_err(|e| Error::limit(format!("{e}: raise --ram-budget")))?;
+        let positions: Vec<u32> = (first..first + tokens.len() as u32).collect();
+        let rows: Vec<QueryRow> = positions.iter().map(|&position| QueryRow { branch, position }).collect();
+        let work = planner.plan(&tree, &rows);
+        device.begin(&Step { tokens, positions: &positions, slots: &slots, work, selects: &[] })?;
+        for layer in 0..layers {
+            device.attn_in(layer)?;
+            device.attend(layer, work)?;
+            device.attn_out(layer)?;
+            device.mlp(layer)?;
+        }
+    }
+    device.finish()
+}

@@ -88,6 +88,7 @@ fn build(text: &str, settings: &Settings, bos: Option<u32>, ends: &[u32]) -> Res
     let spelling = spelling(&json)?;
     let (tokens, added) = tokens(&json)?;
     check_merges(&json)?;
+    check_templates(json.get("post_processor").unwrap_or(&Value::Null))?;
     let start = library(&json)?;
     for token in &added {
         if start.token_to_id(&token.text) != Some(token.id) {
@@ -163,6 +164,27 @@ fn mentions(json: &Value, kind: &str) -> bool {
         Value::Array(list) => list.iter().any(|v| mentions(v, kind)),
         _ => false,
     }
+}
+
+/// What a template puts around texts must be declared: the library looks it up without asking whether it is there.
+fn check_templates(json: &Value) -> Result<()> {
+    if let Value::Array(list) = json {
+        return list.iter().try_for_each(check_templates);
+    }
+    let Value::Object(map) = json else { return Ok(()) };
+    for pieces in [map.get("single"), map.get("pair")].into_iter().flatten().filter_map(Value::as_array) {
+        for name in pieces.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {
+            let declared = &json["special_tokens"][name];
+            let len = |list: &str| declared[list].as_array().map(Vec::len);
+            if len("ids").is_none() || len("ids") != len("tokens") {
+                return Err(Error::input(format!(
+                    "its post-processor puts `{}` around texts and does not say which token that is",
+                    sanitize_line(name)
+                )));
+            }
+        }
+    }
+    map.values().try_for_each(check_templates)
 }
 
 fn spelling(json: &Value) -> Result<Spelling> {

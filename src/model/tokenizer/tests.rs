@@ -250,6 +250,20 @@ fn hostile_tokenizer_files_are_refused() {
         &with(r#"{"type": "BPE", "vocab": {"a": 0}, "merges": []}"#, r#", "pre_tokenizer": {"type": "Nope"}"#),
         "used",
     );
+    // Found by fuzzing: the library panics on a name that its template does not declare.
+    for declared in [
+        r#"{}"#,
+        r#"{"0<s>": {"id": "<s>", "ids": [0], "tokens": ["a"]}}"#,
+        r#"{"<s>": {"id": "<s>", "ids": [0, 0], "tokens": ["a"]}}"#,
+    ] {
+        let template = format!(
+            r#"{{"type": "TemplateProcessing", "single": [{{"SpecialToken": {{"id": "<s>", "type_id": 0}}}}, {{"Sequence": {{"id": "A", "type_id": 0}}}}], "pair": [], "special_tokens": {declared}}}"#
+        );
+        let model = r#"{"type": "BPE", "vocab": {"a": 0}, "merges": []}"#;
+        check(&with(model, &format!(r#", "post_processor": {template}"#)), "`<s>`");
+        let nested = format!(r#", "post_processor": {{"type": "Sequence", "processors": [{template}]}}"#);
+        check(&with(model, &nested), "`<s>`");
+    }
     check(&"[".repeat(100_000), "cannot be read");
 }
 

@@ -32,6 +32,8 @@ mod neon;
 #[cfg(test)]
 mod picked;
 mod portable;
+#[cfg(test)]
+mod tests;
 mod unit;
 
 use ahead::Ahead;

@@ -1,0 +1,94 @@
+//! The inner loops alone, on every instruction set of this machine.
+
+use super::kernels::{self, EXP2_LOWEST, States, exp2};
+use super::{Held, WINDOW};
+use crate::base::rng;
+use rand::Rng;
+
+/// Rows with made-up partial results, none of them 0; wholly masked ones where `masked`.
+fn held(rows: usize, d: usize, masked: bool, stream: u64) -> Held {
+    let mut random = rng::stream(stream, "partials", &[]);
+    let mut held = Held::default();
+    held.clear(rows, d);
+    if !masked {
+        let States { out, max, sum } = held.rows(0..rows, d);
+        out.iter_mut().for_each(|x| *x = random.random_range(0.1..1.0));
+        max.iter_mut().for_each(|x| *x = random.random_range(-5.0..5.0));
+        sum.iter_mut().for_each(|x| *x = random.random_range(0.5..64.0));
+    }
+    held
+}
+
+fn bits(held: &mut Held, rows: usize, d: usize) -> Vec<u32> {
+    let States { out, max, sum } = held.rows(0..rows, d);
+    out.iter().chain(max.iter()).chain(sum.iter()).map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn a_wholly_masked_part_adds_exactly_nothing() {
+    for table in kernels::available() {
+        for (rows, d) in [(1, 8), (5, 64), (7, 80), (13, 128)] {
+            for (left_masked, right_masked) in [(false, true), (true, false), (true, true)] {
+                let (mut left, mut right) = (held(rows, d, left_masked, 1), held(rows, d, right_masked, 2));
+                let expected = bits(if left_masked { &mut right } else { &mut left }, rows, d);
+                table.merge(left.rows(0..rows, d), right.rows(0..rows, d), d);
+                let name = table.name;
+                assert_eq!(bits(&mut right, rows, d), expected, "{name}: {left_masked} {right_masked}, {rows} rows");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_masked_window_changes_no_state_and_leaves_no_nan() {
+    for table in kernels::available() {
+        for (masked, seen) in [(true, WINDOW), (false, WINDOW), (true, 5)] {
+            let (rows, d) = (7, 64);
+            let mut state = held(rows, d, masked, 3);
+            let before = bits(&mut state, rows, d);
+            let mut scores = vec![f32::NEG_INFINITY; rows * WINDOW];
+            table.softmax(&mut scores, seen, d, state.rows(0..rows, d));
+            assert!(scores.iter().all(|&w| w == 0.0), "{}: a weight of something masked", table.name);
+            assert_eq!(bits(&mut state, rows, d), before, "{}: masked {masked}, {seen} seen", table.name);
+        }
+    }
+}
+
+/// Whatever else is in the call: register tiles are of several rows, and the last one is cut.
+#[test]
+fn a_row_s_bits_do_not_depend_on_the_rows_beside_it() {
+    let d = 72;
+    let mut random = rng::stream(4, "rows", &[]);
+    let mut draw = |n: usize| -> Vec<f32> { (0..n).map(|_| random.random_range(-1.0..1.0)).collect() };
+    let (q, keys, values) = (draw(13 * d), draw(WINDOW * d), draw(WINDOW * d));
+    for table in kernels::available() {
+        let run = |rows: std::ops::Range<usize>| {
+            let n = rows.len();
+            let (mut scores, mut state) = (vec![0.0; n * WINDOW], held(n, d, true, 0));
+            table.scores(&q[rows.start * d..rows.end * d], d, &keys, 0..WINDOW, &mut scores, 0);
+            table.softmax(&mut scores, WINDOW, d, state.rows(0..n, d));
+            table.values(&scores, 0, &values, d, state.rows(0..n, d).out);
+            state
+        };
+        let mut all = run(0..13);
+        for n in 1..13 {
+            for first in [0, 13 - n] {
+                let States { out, max, sum } = all.rows(first..first + n, d);
+                let expected: Vec<u32> = out.iter().chain(max.iter()).chain(sum.iter()).map(|x| x.to_bits()).collect();
+                assert_eq!(bits(&mut run(first..first + n), n, d), expected, "{}: {n} rows from {first}", table.name);
+            }
+        }
+    }
+}
+
+#[test]
+fn powers_of_two_are_right_to_2e_7_and_exact_at_the_ends() {
+    for i in 0..200_000 {
+        let x = i as f32 * (EXP2_LOWEST / 200_000.0);
+        let (found, exact) = (f64::from(exp2(x)), f64::from(x).exp2());
+        let error = ((found - exact) / exact).abs();
+        assert!(!(error.is_nan() || error > 2e-7), "2^{x} = {found}, not {exact}");
+    }
+    assert_eq!((exp2(0.0), exp2(f32::NEG_INFINITY), exp2(EXP2_LOWEST - 1.0)), (1.0, 0.0, 0.0));
+    assert!(exp2(f32::NAN).is_nan());
+}

@@ -133,4 +133,8 @@ pub trait Device: Send {
     fn link(&self) -> Option<Link> {
         None
     }
+    /// Of each page the share of its K/V, over all layers, that is on the device now; `None` where all of it is.
+    fn here(&self) -> Option<Vec<f32>> {
+        None
+    }
 }

@@ -144,6 +144,9 @@ pub struct HeldKv {
     pub tokens: u32,
     /// Those that no other branch needs.
     pub own: u32,
+    /// Those whose K/V is on the device, by the share of each that is, while the rest is in RAM; `None`: all of it is.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub here: Option<u32>,
 }
 
 /// What "the last moments" of [`SpeedCounters::tokens_per_second`] are.

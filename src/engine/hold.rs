@@ -49,9 +49,14 @@ impl Holds {
         Hold(Arc::new(Claim { id, back: self.back.clone() }))
     }
 
-    /// What each claim keeps now.
-    pub fn held(&self, tree: &TokenTree) -> HashMap<u64, HeldKv> {
-        let held = |branch| HeldKv { tokens: tree.len(branch) as u32, own: tree.own_tokens(branch) as u32 };
+    /// What each claim keeps now. `pages`: the share of each that is on the device; `None`: all is.
+    pub fn held(&self, tree: &TokenTree, pages: Option<&[f32]>) -> HashMap<u64, HeldKv> {
+        let held = |branch| {
+            let here =
+                pages.map(|pages| tree.slots(branch).iter().map(|slot| pages[slot.page.0 as usize]).sum::<f32>());
+            let (tokens, own) = (tree.len(branch) as u32, tree.own_tokens(branch) as u32);
+            HeldKv { tokens, own, here: here.map(|tokens| tokens.round() as u32) }
+        };
         self.branches.iter().map(|(&id, &branch)| (id, held(branch))).collect()
     }
 

@@ -623,7 +623,7 @@ impl Worker {
 
     /// O(claims and their own segments): too much for every step of a large tree.
     fn show_held(&mut self) {
-        let held = self.holds.held(&self.tree);
+        let held = self.holds.held(&self.tree, self.llama.device().here().as_deref());
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).held = held;
         self.held_shown = Instant::now();
     }

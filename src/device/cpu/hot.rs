@@ -93,6 +93,18 @@ impl Hot {
         self.link
     }
 
+    /// Of each page the share of its K/V, over all layers, that is here. O(pages and rows).
+    pub fn here(&self) -> Vec<f32> {
+        let whole = self.whole_layers();
+        let layers = self.selecting.as_ref().map_or(self.layers, Selecting::layers);
+        let share = |page: usize| {
+            let pages = (0..whole).filter(|layer| self.residency.find((layer * self.pages + page) as u32).is_some());
+            let rows = self.selecting.as_ref().map_or(0.0, |selecting| selecting.layers_here(page));
+            (pages.count() as f32 + rows) / layers as f32
+        };
+        (0..self.pages).map(share).collect()
+    }
+
     /// When the queries of `layer` are wanted.
     pub fn look(&self, layer: usize) -> Look {
         self.selecting.as_ref().map_or(Look::Same, |s| s.look(layer))

@@ -54,6 +54,16 @@ impl RowFrames {
             }
     }
 
+    /// How many of these layers of a page are here: each row counts as its share of one.
+    pub fn layers_here(&self, layers: Range<usize>, page: usize) -> f32 {
+        let rows = self.kv_heads * PAGE_TOKENS;
+        let here = |layer| {
+            let first = self.item(Place { layer, page, kv_head: 0, offset: 0 }) as usize;
+            self.residency.places(first..first + rows).iter().filter(|&&place| place > 0).count()
+        };
+        layers.map(here).sum::<usize>() as f32 / rows as f32
+    }
+
     fn item(&self, place: Place) -> u32 {
         let Place { layer, page, kv_head, offset } = place;
         (((layer * self.pages + page) * self.kv_heads + kv_head) * PAGE_TOKENS + offset) as u32

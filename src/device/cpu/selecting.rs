@@ -80,6 +80,15 @@ impl Selecting {
         }
     }
 
+    pub fn layers(&self) -> usize {
+        self.layers
+    }
+
+    /// How many layers of a page are here: each row counts as its share of one.
+    pub fn layers_here(&self, page: usize) -> f32 {
+        self.rows.layers_here(self.selection.whole_layers..self.layers, page)
+    }
+
     pub fn whole_layers(&self) -> usize {
         self.selection.whole_layers
     }

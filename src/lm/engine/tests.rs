@@ -218,6 +218,34 @@ fn results_are_the_same_bits_alone_together_warm_chunked_evicted_and_on_any_thre
 }
 
 #[test]
+fn what_a_branch_has_on_the_device_is_told_where_not_all_is_there() {
+    let held = |kv_budget: u64, offloads: bool| {
+        let offload = if offloads { full() } else { offload::Options::default() };
+        let ram_budget = offloads.then_some(Size::Bytes(4 << 20));
+        let options = EngineOptions { kv_budget: Some(Size::Bytes(kv_budget)), ram_budget, offload, ..options() };
+        let lm = EngineLm::start(crate::model::random::open("tiny", 0).unwrap(), &options).unwrap();
+        let prompt: Vec<u32> = (0..400).map(|i| 3 + i * 7 % 300).collect();
+        let done = collect(lm.generate(ask(tokens(&prompt), 4))).unwrap();
+        let hold = done[0].hold.as_ref().unwrap();
+        // It is told once the engine has nothing to do.
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            match lm.held(&[hold])[0] {
+                Some(held) => return held,
+                None => assert!(std::time::Instant::now() < until, "nothing is told"),
+            }
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    assert_eq!(held(4 << 20, false).here, None, "all of it is on the device");
+    let all = held(2 << 20, true);
+    assert_eq!(all.here, Some(all.tokens), "there is room for all of it: {all:?}");
+    // A page of a layer takes 8 KiB; the path needs some fifty of them.
+    let some = held(24 * 8192, true);
+    assert!(some.here.is_some_and(|here| here > 0 && here <= some.tokens / 2), "{some:?}");
+}
+
+#[test]
 fn a_prompt_in_parts_gives_the_tiny_models_reference() {
     let Some(cases) = shared("tiny parts") else { return };
     let expected = read(&cases.join("cases/tiny/expected.json"));

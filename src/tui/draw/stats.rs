@@ -3,6 +3,7 @@
 //! Each pane is a list of lines in order of importance; as many are drawn as fit.
 
 use crate::base::size::Human;
+use crate::lm::HeldKv;
 use crate::search::tree::Status;
 use crate::tui::canvas::Canvas;
 use crate::tui::held::Keeps;
@@ -141,6 +142,10 @@ pub fn memory(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
                 Keeps::Nothing => ("none kept".into(), String::new()),
             };
             lines.value_and(&selected.to_string(), &what, &more);
+            if let Keeps::Own(HeldKv { tokens, here: Some(here), .. }) = run.state.held.of(selected) {
+                let ram = grouped(u64::from(tokens.saturating_sub(here)));
+                lines.value_and("", &format!("{} on device", grouped(u64::from(here))), &format!("{ram} in RAM"));
+            }
         }
     }
     match run.state.counters.io {

@@ -1,5 +1,6 @@
 //! What keys, pastes, clicks and the search's events do.
 
+use crate::lm::HeldKv;
 use crate::search::event::{Command, Event, Limits};
 use crate::search::tree::{NodeId, Status};
 use crate::tui::app::{App, Effect, Screen};
@@ -486,4 +487,19 @@ fn a_search_that_stops_silently_is_said() {
     assert!(!app.is_running());
     let text = screen(&mut app);
     assert!(text.contains("Not solved") && text.contains("the search stopped without saying why"), "{text}");
+}
+
+#[test]
+fn a_thoughts_kv_is_shown_by_tier_where_there_are_two() {
+    let shown = |here: Option<u32>| {
+        let held = HeldKv { tokens: 64, own: 4, here };
+        let mut app = app_with(80, 24, &small_run());
+        app.search_event(&Event::Held { thoughts: vec![(NodeId(2), held)] });
+        press(&mut app, "/ # 2 enter 3 z");
+        screen(&mut app)
+    };
+    let two = shown(Some(24));
+    assert!(two.contains("4 own  60 shared") && two.contains("24 on device  40 in RAM"), "{two}");
+    let one = shown(None);
+    assert!(one.contains("4 own  60 shared") && !one.contains("on device"), "{one}");
 }

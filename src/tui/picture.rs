@@ -12,7 +12,7 @@ const CELL: f64 = 8.4;
 const ROW: f64 = 18.0;
 const EDGE: f64 = 10.0;
 
-const STYLE: &str = "text{font:14px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace}path{fill:none}\
+const STYLE: &str = "text{font:14px ui-monospace,Menlo,Consolas,'DejaVu Sans Mono',monospace;white-space:pre}path{fill:none}\
 .bold{font-weight:bold}.dim{opacity:.6}.italic{font-style:italic}.under{text-decoration:underline}";
 
 /// The sixteen colours as a dark terminal shows them; `None` is its own.

@@ -172,13 +172,14 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
     let start = Instant::now();
     let mut round = 0;
     while round < LEAST_RUNS || start.elapsed().as_secs_f64() < options.seconds * entries.len() as f64 {
-        // Each follows each of the others as often: what one leaves in the caches is part of the next one's time.
-        let turn = round % entries.len().max(1);
-        let (before, after) = entries.split_at_mut(turn);
-        for e in after.iter_mut().chain(before) {
+        // Each follows each of the others as often, and none reads the copy that the one before it brought into a cache.
+        let n = entries.len();
+        let (before, after) = entries.split_at_mut(round % n.max(1));
+        for (k, e) in after.iter_mut().chain(before).enumerate() {
             let set = &sets[e.arenas];
+            let copy = &set[(round * n + k) % set.len()];
             let began = Instant::now();
-            e.contender.run(&set[round % set.len()], &q, &mut out, parallel);
+            e.contender.run(copy, &q, &mut out, parallel);
             e.times.push(began.elapsed().as_secs_f64() * 1e6);
         }
         round += 1;

@@ -170,12 +170,14 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
         }
     }
     let start = Instant::now();
-    let mut round = 0;
+    let mut round = 0usize;
     while round < LEAST_RUNS || start.elapsed().as_secs_f64() < options.seconds * entries.len() as f64 {
-        // Each follows each of the others as often, and none reads the copy that the one before it brought into a cache.
+        // Rounds begin with each in turn and go both ways, so that no method always follows the same other one; and none
+        // reads the copy that the one before it brought into a cache.
         let n = entries.len();
-        let (before, after) = entries.split_at_mut(round % n.max(1));
-        for (k, e) in after.iter_mut().chain(before).enumerate() {
+        for k in 0..n {
+            let turn = if round.is_multiple_of(2) { k } else { n - 1 - k };
+            let e = &mut entries[(round / 2 + turn) % n];
             let set = &sets[e.arenas];
             let copy = &set[(round * n + k) % set.len()];
             let began = Instant::now();

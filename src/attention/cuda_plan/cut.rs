@@ -74,6 +74,7 @@ impl Blocks {
     pub fn new(flat: &Flat, machine: &Machine, borders: &[u32]) -> Self {
         let (mut tiles, mut of, mut costs) = (Tiles::default(), Vec::new(), Vec::new());
         let rows: Vec<Range<u32>> = borders.windows(2).map(|w| w[0]..w[1]).collect();
+        tiles.reserve(flat, rows.len());
         let mut sweep = Sweep::default();
         for (b, rows) in rows.iter().enumerate() {
             let first = tiles.len();

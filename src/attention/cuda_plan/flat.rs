@@ -249,6 +249,7 @@ impl Flat {
     /// The tiles of all runs.
     pub fn all_tiles(&self) -> Tiles {
         let mut tiles = Tiles::default();
+        tiles.reserve(self, 1);
         self.tiles(self.runs.iter(), &mut tiles);
         tiles
     }
@@ -284,6 +285,13 @@ pub struct Tiles {
 }
 
 impl Tiles {
+    /// Room for all tokens once, in `parts` parts.
+    pub fn reserve(&mut self, flat: &Flat, parts: usize) {
+        let tiles = flat.stretches.len().div_ceil(TILE / GROUP) + parts;
+        self.tiles.reserve(tiles);
+        self.tokens.reserve(tiles);
+    }
+
     pub fn len(&self) -> usize {
         self.tiles.len()
     }

@@ -93,10 +93,14 @@ __device__ __forceinline__ void copy_tiles(const Args& a, const Maps& maps, u32 
     const u32 to = shared_address(smem) + which * S::V + half * S::HALF + group * 2048;
     u32 n = 0;
     const u32 end = a.cta_items[cta + 1];
+    bool begun = false;
     for (u32 i = a.cta_items[cta]; i < end; i++) {
         const Tile* tile = a.tiles + a.items[i].tile;
         const u32 tiles = a.items[i].tiles;
         u32 slot = tile->group[group], whole = tile->whole;
+        // The plan stands since the step began; K/V does not.
+        if (!begun) after_previous();
+        begun = true;
         for (u32 t = 0; t < tiles; t++, n++, tile++) {
             const u32 stage = n % STAGES, use = n / STAGES, bar = full + stage * 8;
             u32 next = slot, next_whole = whole;
@@ -340,7 +344,6 @@ __device__ __forceinline__ void attend(const Args& a, const Maps& maps) {
     }
     next_may_begin();
     __syncthreads();
-    after_previous();
     // Registers go where they are needed: 40 for the copying warpgroup, 232 for the others.
     if (threadIdx.x >= 256) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
@@ -348,8 +351,9 @@ __device__ __forceinline__ void attend(const Args& a, const Maps& maps) {
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         u32 n = 0;
-        const u32 end = a.cta_items[cta + 1];
-        for (u32 i = a.cta_items[cta]; i < end; i++) compute_item<T, D>(a, a.items[i], head, n, smem);
+        const u32 begin = a.cta_items[cta], end = a.cta_items[cta + 1];
+        after_previous();
+        for (u32 i = begin; i < end; i++) compute_item<T, D>(a, a.items[i], head, n, smem);
         if (a.merges) merge<T, D, 256>(a, head, cta);
         TRACE(5);
     }

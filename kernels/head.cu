@@ -6,8 +6,8 @@
 //
 //   glance_chunk: a block takes CHUNK logits of a row, EACH a thread. At most TOP threads can hold one of the TOP largest:
 //                 those whose own largest is among the TOP largest of these. What they hold that reaches the TOP-th of
-//                 these is sorted. Grid (chunks, rows). Bytes read: the logits, once.
-//   glance_row:   a block a row merges its chunks. Grid (rows). Shared memory: chunks * TOP * 8 bytes, to a power of two.
+//                 these is looked at again. Grid (chunks, rows). Bytes read: the logits, once.
+//   glance_row:   a block a row finds the largest of its chunks', and sorts them. Grid (rows).
 //   asked:        a thread a token.
 #include "state.cuh"
 
@@ -15,11 +15,12 @@
 #define THREADS 512
 #define EACH 16
 #define CHUNK (THREADS * EACH)
+#define MOST_CHUNKS 32
 
 struct Glance {
     const float* logits;   // [rows][vocab]
     const float* cold;     // [rows]: 1 / temperature
-    u64* best;             // [rows][chunks][TOP], falling; 0: none
+    u64* best;             // [rows][chunks][TOP], in no order; 0: none
     float4* sums;          // [rows][chunks]: largest, sum of exp(l - largest), sum of exp((l - largest) / temperature)
     double* out;           // [rows][2 + TOP]: ln of the sum of exp(l), sum of exp((l - largest) / temperature), best
     u32 vocab, chunks;
@@ -30,13 +31,17 @@ __device__ __forceinline__ u64 place(float logit, u32 token) {
     return (u64)(bits & 0x80000000u ? ~bits : bits | 0x80000000u) << 32 | (u32)~token;
 }
 
-// Sorts `size` numbers (a power of two) so that they fall. All threads of the block.
+// Sorts `size` numbers (a power of two) so that they fall. All threads of the block. Up to a step of 32, what a warp
+// compares is what it compared before.
 __device__ __forceinline__ void sort(u64* x, u32 size) {
+    u32 before = size;
     for (u32 run = 2; run <= size; run *= 2)
         for (u32 step = run / 2; step; step /= 2) {
-            __syncthreads();
+            if (step > 32 || before > 32) __syncthreads();
+            else __syncwarp();
+            before = step;
             for (u32 i = threadIdx.x; i < size / 2; i += blockDim.x) {
-                const u32 low = i / step * 2 * step + i % step, high = low + step;
+                const u32 low = 2 * i - (i & (step - 1)), high = low + step;
                 const u64 a = x[low], b = x[high];
                 if ((a < b) == ((low & run) == 0)) {
                     x[low] = b;
@@ -45,6 +50,21 @@ __device__ __forceinline__ void sort(u64* x, u32 size) {
             }
         }
     __syncthreads();
+}
+
+// A number that exactly TOP of the block's numbers reach, which are different; 0 where there are no more than TOP. The
+// numbers' bits are settled from the highest on, by counting.
+template <int OWN> __device__ __forceinline__ u64 bar_of(const u64 (&own)[OWN]) {
+    u64 bar = 0;
+    for (int bit = 63; bit >= 0; bit--) {
+        const u64 raised = bar | 1ull << bit;
+        u32 count = 0;
+#pragma unroll
+        for (int i = 0; i < OWN; i++) count += __syncthreads_count(own[i] >= raised);
+        if (count >= TOP) bar = raised;
+        if (count == TOP) break;
+    }
+    return bar;
 }
 
 template <class F> __device__ __forceinline__ float over_block(float x, float* scratch, F merge) {
@@ -62,7 +82,7 @@ template <class F> __device__ __forceinline__ float over_block(float x, float* s
 extern "C" __global__ void __launch_bounds__(THREADS) glance_chunk(const __grid_constant__ Glance a) {
     __shared__ u64 kept[TOP * EACH];
     __shared__ float scratch[THREADS / 32];
-    __shared__ u32 count;
+    __shared__ u32 count, written;
     const u32 chunk = blockIdx.x, row = blockIdx.y, first = chunk * CHUNK + threadIdx.x;
     const float* logits = a.logits + (u64)row * a.vocab;
     float x[EACH], top = NEG_INF;
@@ -74,13 +94,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) glance_chunk(const __grid_
         top = fmaxf(top, x[i]);
         if (token < a.vocab) own = max(own, place(x[i], token));
     }
-    if (threadIdx.x == 0) count = 0;
-    kept[threadIdx.x] = own;
-    sort(kept, THREADS);
-    const u64 bar = kept[TOP - 1];  // 0 where fewer threads than TOP hold a token: then all are kept
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < TOP * EACH; i += THREADS) kept[i] = 0;
-    __syncthreads();
+    if (threadIdx.x == 0) count = written = 0;
+    const u64 bar = bar_of<1>({own});
     if (own >= bar && own) {
 #pragma unroll
         for (int i = 0; i < EACH; i++) {
@@ -89,11 +104,16 @@ extern "C" __global__ void __launch_bounds__(THREADS) glance_chunk(const __grid_
         }
     }
     __syncthreads();
-    u32 size = TOP;
-    while (size < count) size *= 2;
-    sort(kept, size);
+    u64 mine[TOP * EACH / THREADS];
+#pragma unroll
+    for (u32 i = 0; i < TOP * EACH / THREADS; i++) mine[i] = i * THREADS + threadIdx.x < count ? kept[i * THREADS + threadIdx.x] : 0;
+    const u64 last = count <= THREADS ? bar_of<1>({mine[0]}) : bar_of(mine);
     u64* best = a.best + ((u64)row * a.chunks + chunk) * TOP;
-    if (threadIdx.x < TOP) best[threadIdx.x] = kept[threadIdx.x];
+#pragma unroll
+    for (u32 i = 0; i < TOP * EACH / THREADS; i++)
+        if (mine[i] && mine[i] >= last) best[atomicAdd(&written, 1)] = mine[i];
+    __syncthreads();
+    if (threadIdx.x < TOP && threadIdx.x >= written) best[threadIdx.x] = 0;
 
     // A NaN spoils the sums, which is how the host hears of it; so does an infinity.
     top = over_block(top, scratch, [](float x, float y) { return fmaxf(x, y); });
@@ -111,15 +131,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) glance_chunk(const __grid_
 }
 
 extern "C" __global__ void __launch_bounds__(1024) glance_row(const __grid_constant__ Glance a) {
-    extern __shared__ u64 merged[];
+    __shared__ u64 found[TOP];
+    __shared__ u32 written;
     const u32 row = blockIdx.x, count = a.chunks * TOP;
-    u32 size = TOP;
-    while (size < count) size *= 2;
     const u64* best = a.best + (u64)row * count;
-    for (u32 i = threadIdx.x; i < size; i += blockDim.x) merged[i] = i < count ? best[i] : 0;
-    sort(merged, size);
+    u64 mine[MOST_CHUNKS * TOP / 1024];
+#pragma unroll
+    for (u32 i = 0; i < MOST_CHUNKS * TOP / 1024; i++) mine[i] = i * 1024 + threadIdx.x < count ? best[i * 1024 + threadIdx.x] : 0;
+    if (threadIdx.x == 0) written = 0;
+    if (threadIdx.x < TOP) found[threadIdx.x] = 0;
+    const u64 last = bar_of(mine);
+#pragma unroll
+    for (u32 i = 0; i < MOST_CHUNKS * TOP / 1024; i++)
+        if (mine[i] && mine[i] >= last) found[atomicAdd(&written, 1)] = mine[i];
+    __syncthreads();
+    sort(found, TOP);
     double* out = a.out + (u64)row * (2 + TOP);
-    if (threadIdx.x < TOP) ((u64*)out)[2 + threadIdx.x] = merged[threadIdx.x];
+    if (threadIdx.x < TOP) ((u64*)out)[2 + threadIdx.x] = found[threadIdx.x];
     if (threadIdx.x >= 32) return;
     const float4* sums = a.sums + (u64)row * a.chunks;
     float top = NEG_INF;

@@ -141,16 +141,17 @@ __device__ __forceinline__ void product(const Product& a) {
 #define KERNEL_TYPE F16
 #endif
 
-// Names say how many rows of x a tile has.
-#define NARROW(NAME, NT, GATED) \
-    extern "C" __global__ void __launch_bounds__(128, 2) NAME(const __grid_constant__ Product a) { product<KERNEL_TYPE, 4, 1, 2, NT, 4, GATED>(a); }
+// Names say how many rows of x a tile has. Stages so many that two blocks fill a multiprocessor's shared memory: a third
+// one somewhere would leave another place idle.
+#define NARROW(NAME, NT, STAGES, GATED) \
+    extern "C" __global__ void __launch_bounds__(128, 2) NAME(const __grid_constant__ Product a) { product<KERNEL_TYPE, 4, 1, 2, NT, STAGES, GATED>(a); }
 #define WIDE(NAME, GATED) \
     extern "C" __global__ void __launch_bounds__(256, 2) NAME(const __grid_constant__ Product a) { product<KERNEL_TYPE, 2, 4, 4, 4, 3, GATED>(a); }
-NARROW(product_16, 2, false)
-NARROW(product_32, 4, false)
-NARROW(product_64, 8, false)
+NARROW(product_16, 2, 5, false)
+NARROW(product_32, 4, 5, false)
+NARROW(product_64, 8, 4, false)
 WIDE(product_128, false)
-NARROW(gated_16, 2, true)
-NARROW(gated_32, 4, true)
-NARROW(gated_64, 8, true)
+NARROW(gated_16, 2, 5, true)
+NARROW(gated_32, 4, 5, true)
+NARROW(gated_64, 8, 4, true)
 WIDE(gated_128, true)

@@ -31,7 +31,8 @@ struct Norm {
     float eps;
 };
 
-// x += the parts; out = x / sqrt(mean(x^2) + eps) * weight. A block a row; shared memory: H float32.
+// x += the parts; out = x / sqrt(mean(x^2) + eps) * weight. A block a row; shared memory: H float32. Blocks of 512
+// threads fit beside two of a product: taller ones would keep the next product from beginning early.
 extern "C" __global__ void residual_norm(const __grid_constant__ Norm a) {
     extern __shared__ __align__(16) float4 kept[];
     __shared__ float sums[32];
@@ -43,7 +44,7 @@ extern "C" __global__ void residual_norm(const __grid_constant__ Norm a) {
     float sum = 0.0f;
     for (u32 i = threadIdx.x; i < quads; i += blockDim.x) {
         float4 v = x[i];
-#pragma unroll 4
+#pragma unroll 8
         for (u32 s = 0; s < a.splits; s++) {
             const float4 p = part[(u64)s * a.n * quads + i];
             v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
@@ -79,32 +80,35 @@ struct Rotate {
 };
 
 // Turns queries and keys by their positions, pairs (2i, 2i + 1), and writes keys and values at the rows' slots.
-// A thread a pair: grid (n, pairs / 256). Angles in float64: a float32 angle of position 100,000 is off by 0.008.
+// A thread a pair: grid (n, pairs / 256). Angles in float64: a float32 angle of position 100,000 is off by 0.008. They, and
+// the slots, stand since the step began, so they are there before the sums are.
 extern "C" __global__ void rotate(const __grid_constant__ Rotate a) {
     next_may_begin();
-    after_previous();
     const u32 d = a.head_size, row = blockIdx.x, pair = blockIdx.y * blockDim.x + threadIdx.x;
     const u32 width = (a.heads + 2 * a.kv_heads) * d;
-    if (pair * 2 >= width) return;
+    const bool real = pair * 2 < width;
+    const u32 head = pair * 2 / d, column = pair * 2 % d;
+    float sine = 0.0f, cosine = 1.0f;
+    if (real && head < a.heads + a.kv_heads) {
+        const double turns = a.frequencies[column / 2] * (double)a.positions[row] * 0.15915494309189533577;
+        sincospif((float)(2.0 * (turns - rint(turns))), &sine, &cosine);
+    }
+    const u32 slot = a.slots[row];
+    after_previous();
+    if (!real) return;
     const float2* from = (const float2*)(a.part + (u64)row * width) + pair;
     float2 v = make_float2(0.0f, 0.0f);
-#pragma unroll 4
+#pragma unroll 8
     for (u32 s = 0; s < a.splits; s++) {
         const float2 p = from[(u64)s * a.n * (width / 2)];
         v.x += p.x, v.y += p.y;
     }
-    const u32 head = pair * 2 / d, column = pair * 2 % d;
-    if (head < a.heads + a.kv_heads) {
-        const double turns = a.frequencies[column / 2] * (double)a.positions[row] * 0.15915494309189533577;
-        float sine, cosine;
-        sincospif((float)(2.0 * (turns - rint(turns))), &sine, &cosine);
-        v = make_float2(v.x * cosine - v.y * sine, v.x * sine + v.y * cosine);
-    }
+    if (head < a.heads + a.kv_heads) v = make_float2(v.x * cosine - v.y * sine, v.x * sine + v.y * cosine);
     const u32 both = pack<T>(bounded<T>(v.x), bounded<T>(v.y));
     if (head < a.heads) {
         *(u32*)(a.q + ((u64)row * a.heads + head) * d + column) = both;
     } else {
-        const u32 other = head - a.heads, slot = a.slots[row];
+        const u32 other = head - a.heads;
         const u32 value = other >= a.kv_heads, kv_head = value ? other - a.kv_heads : other;
         *(u32*)(a.kv + ((((u64)(slot / 16) * a.kv_heads + kv_head) * 2 + value) * 16 + slot % 16) * d + column) = both;
     }

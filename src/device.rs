@@ -85,6 +85,8 @@ pub struct Step<'a> {
 pub struct Times {
     pub attention: f64,
     pub products: f64,
+    /// The processor's own part of a step on a card: its plan, and packing what the card is told.
+    pub planning: f64,
 }
 
 /// What a step needs of the hardware. Methods are called in the order of the table, once a layer.

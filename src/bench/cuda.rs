@@ -239,7 +239,10 @@ impl<'a> Ready<'a> {
         let (gpu, kv) = (self.gpu, self.kv(layer));
         match &self.dense {
             Some(dense) => dense.launch(gpu, self.kernel, &self.loaded, &self.q, kv, &self.out),
-            None => self.kernel.launch(gpu, &self.loaded, &self.q, kv, self.laid.total, &self.out, Begin::Together),
+            None => {
+                let kv = self.kernel.view(gpu, kv, self.laid.total)?;
+                self.kernel.launch(gpu, &self.loaded, &self.q, &kv, &self.out, Begin::Together)
+            }
         }
     }
 

@@ -82,6 +82,13 @@ pub(super) struct Args {
 #[derive(Clone, Copy)]
 struct Maps([sys::CUtensorMap; 4]);
 
+/// K/V of one layer as launches are told of it.
+pub struct KvView {
+    layout: KvLayout,
+    /// For the Hopper kernel.
+    maps: Option<Maps>,
+}
+
 /// The attention kernel for one head shape.
 pub struct AttendKernel {
     pub shape: HeadShape,
@@ -234,10 +241,16 @@ impl AttendKernel {
 
     /// The parameters for one layer: `q` and `out` are `[rows][heads][d]`, K/V holds `slots` slots (a multiple of 16).
     pub(super) fn args(&self, plan: &LoadedPlan, q: &Buffer, kv: KvLayout, out: &Buffer) -> Args {
-        let (heads, d) = (self.shape.kv_heads, self.shape.head_size);
         let mut args = plan.args;
         args.q = q.pointer();
         args.out = out.pointer();
+        self.locate(&mut args, kv);
+        args
+    }
+
+    /// Where K/V lies.
+    fn locate(&self, args: &mut Args, kv: KvLayout) {
+        let (heads, d) = (self.shape.kv_heads, self.shape.head_size);
         match kv {
             KvLayout::Paged { at } => {
                 args.k = at;
@@ -256,7 +269,6 @@ impl AttendKernel {
                 (args.page_skip, args.page_coord, args.head_rows, args.head_coord) = (0, 0, 0, 1);
             }
         }
-        args
     }
 
     /// How a launch of so many blocks may begin: those of the Hopper kernel wait for what they read, and are resident at
@@ -267,16 +279,23 @@ impl AttendKernel {
         if early { Begin::Early } else { Begin::Together }
     }
 
-    /// Runs the plan on one layer's K/V of `slots` slots (a multiple of 16), all of it finite numbers. `q` and `out`:
-    /// `[rows][heads][d]`. `begin`: `Together`, or what [`earliest`](Self::earliest) says.
-    #[expect(clippy::too_many_arguments, reason = "one launch, all of it places")]
+    /// K/V of one layer for launches: `slots` slots (a multiple of 16), all of it finite numbers.
+    pub fn view(&self, gpu: &Gpu, layout: KvLayout, slots: u32) -> Result<KvView> {
+        let maps = match self.kernel {
+            Kernel::Ampere => None,
+            Kernel::Hopper => Some(self.maps(gpu, layout, slots)?),
+        };
+        Ok(KvView { layout, maps })
+    }
+
+    /// Runs the plan on one layer's K/V. `q` and `out`: `[rows][heads][d]`. `begin`: `Together`, or what
+    /// [`earliest`](Self::earliest) says.
     pub fn launch(
         &self,
         gpu: &Gpu,
         plan: &LoadedPlan,
         q: &Buffer,
-        kv: KvLayout,
-        slots: u32,
+        kv: &KvView,
         out: &Buffer,
         begin: Begin,
     ) -> Result<()> {
@@ -285,7 +304,7 @@ impl AttendKernel {
         if plan.rows == 0 {
             return Ok(());
         }
-        let mut args = self.args(plan, q, kv, out);
+        let mut args = self.args(plan, q, kv.layout, out);
         let launch = Launch {
             grid: (args.ctas * self.shape.kv_heads, 1, 1),
             threads: self.threads,
@@ -293,21 +312,20 @@ impl AttendKernel {
             begin,
         };
         let args_at = (&raw mut args).cast::<c_void>();
-        match self.kernel {
+        match kv.maps {
             // SAFETY: the kernel takes one `Args`; its buffers live as long as the plan, q, out and the K/V.
-            Kernel::Ampere => unsafe { gpu.launch(self.function, launch, &mut [args_at]) },
-            Kernel::Hopper => {
-                let mut maps = self.maps(gpu, &args, kv, slots)?;
-                // SAFETY: the kernel takes `Args` and `Maps`.
-                unsafe { gpu.launch(self.function, launch, &mut [args_at, (&raw mut maps).cast()]) }
-            }
+            None => unsafe { gpu.launch(self.function, launch, &mut [args_at]) },
+            // SAFETY: the kernel takes `Args` and `Maps`.
+            Some(mut maps) => unsafe { gpu.launch(self.function, launch, &mut [args_at, (&raw mut maps).cast()]) },
         }
     }
 
-    fn maps(&self, gpu: &Gpu, args: &Args, kv: KvLayout, slots: u32) -> Result<Maps> {
+    fn maps(&self, gpu: &Gpu, kv: KvLayout, slots: u32) -> Result<Maps> {
         gpu.bind()?;
         let (heads, d) = (u64::from(self.shape.kv_heads), u64::from(self.shape.head_size));
         let slots = u64::from(slots);
+        let mut args = Args::default();
+        self.locate(&mut args, kv);
         let paged = matches!(kv, KvLayout::Paged { .. });
         let kind = match self.shape.number {
             Number::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,

@@ -11,7 +11,7 @@ use std::ffi::c_void;
 /// Logits of one block of `glance_chunk`, and its threads.
 const CHUNK: usize = 8192;
 const CHUNK_THREADS: u32 = 512;
-/// Chunks whose best `glance_row` sorts in 48 KiB; a larger vocabulary is brought to the host.
+/// Chunks that `glance_row` looks at; a larger vocabulary is brought to the host.
 const MOST_CHUNKS: usize = 32;
 /// Numbers of 8 bytes that tell of a row.
 const TOLD: usize = 2 + TOP;
@@ -178,8 +178,7 @@ impl Head {
         let parameter = (&raw const args).cast_mut().cast::<c_void>();
         // SAFETY: the kernel takes one `Glance`; its buffers have these rows.
         unsafe { gpu.launch(self.chunk, first, &mut [parameter])? };
-        let shared_bytes = (chunks.next_power_of_two() * TOP * 8) as u32;
-        (first.grid, first.threads, first.shared_bytes) = ((rows as u32, 1, 1), 1024, shared_bytes);
+        (first.grid, first.threads) = ((rows as u32, 1, 1), 1024);
         // SAFETY: as above.
         unsafe { gpu.launch(self.row, first, &mut [parameter]) }
     }

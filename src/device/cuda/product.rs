@@ -63,7 +63,7 @@ pub fn splits(rows: u32, cols: u32, n_tiles: u32, multiprocessors: u32) -> (u32,
 impl Products {
     pub fn new(gpu: &Gpu, number: Number, blas: Option<Blas>) -> Result<Self> {
         let module = gpu.load(ptx::product(number, gpu.overlaps()))?;
-        let tiles = [(16, 128, 4), (32, 128, 4), (64, 128, 4), (128, 256, 3)]
+        let tiles = [(16, 128, 5), (32, 128, 5), (64, 128, 4), (128, 256, 3)]
             .into_iter()
             .map(|(width, threads, stages)| {
                 let bytes = Tile::shared_bytes(width, stages);

@@ -243,7 +243,7 @@ pub fn steps(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
             let cpu =
                 CpuOptions { threads: 1, activations: Activations::F32, pages, kv: KvNumber::F32, simd: Simd::best() };
             let mut exact = CpuDevice::new(weights.clone(), cpu)?;
-            let options = CudaOptions { pages, planning: planning() };
+            let options = CudaOptions { pages, rows: 300, planning: planning() };
             let mut card = CudaDevice::new(Gpu::open(ordinal)?, weights, options)?;
             let mut first = 0;
             for n in [40, 1, 13, 70, 300, 1] {

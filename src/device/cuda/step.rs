@@ -14,7 +14,7 @@
 //! `x` is float32; all else that kernels hand on is of the device's 16-bit number type. Products of many rows go to cuBLAS
 //! where it is found. Head sizes are those of the attention kernels.
 
-use super::attend::{AttendKernel, HeadShape, KvLayout, LoadedPlan, Number, PlanPlaces};
+use super::attend::{AttendKernel, HeadShape, KvLayout, KvView, LoadedPlan, Number, PlanPlaces};
 use super::blas::Blas;
 use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module};
 use super::head::{self, Head};
@@ -32,6 +32,7 @@ use crate::device::{Device, RopeLayout, Shape, Step, Times};
 use crate::kv::PAGE_TOKENS;
 use cudarc::driver::CudaEvent;
 use std::ffi::c_void;
+use std::time::Instant;
 
 /// Rows of a step: enough for prompts to be bound by arithmetic.
 pub const STEP_ROWS: usize = 1024;
@@ -44,6 +45,8 @@ pub type Planning = Box<dyn FnMut(&AttendWork, &Machine) -> CudaPlan + Send>;
 pub struct CudaOptions {
     /// K/V pages of 16 tokens.
     pub pages: usize,
+    /// Rows of the largest steps.
+    pub rows: usize,
     pub planning: Planning,
 }
 
@@ -56,6 +59,7 @@ struct Layer {
     down: Matrix,
     /// `[page][kv_head][K|V][16][d]`.
     kv: Buffer,
+    view: KvView,
 }
 
 /// Kernels of `step.cu`.
@@ -197,15 +201,18 @@ impl CudaDevice {
             for (name, weight, rows, cols) in sizes {
                 check_size(name, weight, rows, cols).map_err(|e| e.context(format!("layer {l}")))?;
             }
+            // Zeros: what no row has written yet must be finite where a tile reads past a path's end.
+            let kv = gpu.zeros(options.pages * page_numbers * 2)?;
+            let layout = KvLayout::Paged { at: kv.pointer() };
             Ok(Layer {
+                view: attention.view(&gpu, layout, (options.pages * PAGE_TOKENS) as u32)?,
+                kv,
                 attn_norm: gpu.upload(&check_norm(&format!("layer {l}: attention norm"), layer.attn_norm, h)?)?,
                 qkv: Matrix::projections(&gpu, [&layer.wq, &layer.wk, &layer.wv], number, halves)?,
                 o: Matrix::plain(&gpu, &layer.wo, number)?,
                 mlp_norm: gpu.upload(&check_norm(&format!("layer {l}: feed-forward norm"), layer.mlp_norm, h)?)?,
                 gate_up: Matrix::gated(&gpu, &layer.gate, &layer.up, number)?,
                 down: Matrix::plain(&gpu, &layer.down, number)?,
-                // Zeros: what no row has written yet must be finite where a tile reads past a path's end.
-                kv: gpu.zeros(options.pages * page_numbers * 2)?,
             })
         };
         let layers = layers.into_iter().enumerate().map(|(l, layer)| place(l, layer)).collect::<Result<Vec<_>>>()?;
@@ -229,7 +236,7 @@ impl CudaDevice {
                 set: false,
             })
         };
-        Ok(Self {
+        let mut device = Self {
             embed: Matrix::plain(&gpu, &embed, number)?,
             layers,
             norm: gpu.upload(&check_norm("output norm", norm, h)?)?,
@@ -252,13 +259,51 @@ impl CudaDevice {
             sorted: Vec::new(),
             shape,
             gpu,
-        })
+        };
+        device.warm(options.rows as u32)?;
+        Ok(device)
     }
 
     /// Bytes of weights that a step reads: all matrices, the embedding only where it is the output matrix too.
     pub fn step_weight_bytes(&self) -> usize {
         let layer = |l: &Layer| l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
         self.layers.iter().map(layer).sum::<usize>() + self.output.as_ref().unwrap_or(&self.embed).bytes()
+    }
+
+    /// Room for a step of so many rows.
+    fn fit(&mut self, rows: u32) -> Result<()> {
+        let Self { shape, gpu, room, products, .. } = self;
+        let (n, width, layer) = (rows as usize, shape.heads * shape.head_size, &self.layers[0]);
+        gpu.grow(&mut room.x, n * shape.hidden * 4)?;
+        gpu.grow(&mut room.normed, n * shape.hidden * 2)?;
+        gpu.grow(&mut room.q, n * width * 2)?;
+        gpu.grow(&mut room.o, n * width * 2)?;
+        gpu.grow(&mut room.gated, n * shape.feed_forward * 2)?;
+        let part = |w: &Matrix| products.splits(w, rows) as usize * n * w.rows as usize;
+        let mut numbers = part(&layer.qkv).max(part(&layer.o)).max(part(&layer.down));
+        if products.by_blas(rows) {
+            numbers = numbers.max(n * layer.gate_up.rows as usize);
+        }
+        gpu.grow(&mut room.part, numbers * 4).map(drop)
+    }
+
+    /// Takes the room for the largest steps, and has libraries load what they run them with: a first prompt need not wait.
+    fn warm(&mut self, rows: u32) -> Result<()> {
+        if !self.products.by_blas(rows) {
+            return Ok(());
+        }
+        self.fit(rows)?;
+        let Self { gpu, products, room, .. } = self;
+        let (layer, part) = (&self.layers[0], there(&room.part)?);
+        for (w, x) in [
+            (&layer.qkv, &room.normed),
+            (&layer.o, &room.o),
+            (&layer.gate_up, &room.normed),
+            (&layer.down, &room.gated),
+        ] {
+            products.partial(gpu, w, there(x)?, rows, true, part)?;
+        }
+        gpu.wait()
     }
 
     /// A norm of all rows: adds what `part` holds to `x`.
@@ -400,7 +445,7 @@ impl Device for CudaDevice {
         self.turn ^= 1;
         // The step before last is over then, and its place in the staging memory free.
         self.collect(self.turn)?;
-        let (shape, gpu) = (&self.shape, &self.gpu);
+        let planning = Instant::now();
         let n = step.tokens.len();
         let plan = (self.planning)(step.work, self.attention.machine());
 
@@ -417,6 +462,9 @@ impl Device for CudaDevice {
         let merge_row = self.staging.push(&plan.merge_row);
         let merge_first = self.staging.push(&plan.merge_first);
         let merge = self.staging.push(&plan.merge);
+        self.times.planning += planning.elapsed().as_secs_f64();
+        self.fit(n as u32)?;
+        let gpu = &self.gpu;
         let base = self.staging.send(gpu)?;
 
         let (part_o, part_lse) = self.attention.partial_bytes(&plan);
@@ -432,21 +480,7 @@ impl Device for CudaDevice {
             merge_first: base + merge_first,
             merge: base + merge,
         };
-        let width = shape.heads * shape.head_size;
-        let x = gpu.grow(&mut self.room.x, n * shape.hidden * 4)?.pointer();
-        gpu.grow(&mut self.room.normed, n * shape.hidden * 2)?;
-        gpu.grow(&mut self.room.q, n * width * 2)?;
-        gpu.grow(&mut self.room.o, n * width * 2)?;
-        gpu.grow(&mut self.room.gated, n * shape.feed_forward * 2)?;
-        let rows = n as u32;
-        let layer = &self.layers[0];
-        let part = |w: &Matrix| self.products.splits(w, rows) as usize * n * w.rows as usize;
-        let mut numbers = part(&layer.qkv).max(part(&layer.o)).max(part(&layer.down));
-        if self.products.by_blas(rows) {
-            numbers = numbers.max(n * layer.gate_up.rows as usize);
-        }
-        gpu.grow(&mut self.room.part, numbers * 4)?;
-
+        let (rows, x) = (n as u32, there(&self.room.x)?.pointer());
         self.running = Some(Running {
             n: rows,
             plan: self.attention.place(&plan, places),
@@ -456,7 +490,7 @@ impl Device for CudaDevice {
         });
         gpu.set_mark(&self.marks[self.turn].whole[0])?;
         let (mut table, mut tokens, mut x, mut hidden) =
-            (self.embed.buffer.pointer(), base + tokens, x, shape.hidden as u32);
+            (self.embed.buffer.pointer(), base + tokens, x, self.shape.hidden as u32);
         let mut parameters: [*mut c_void; 4] =
             [(&raw mut table).cast(), (&raw mut tokens).cast(), (&raw mut x).cast(), (&raw mut hidden).cast()];
         let launch = Launch { grid: (rows, 1, 1), threads: 256, shared_bytes: 0, begin: Begin::After };
@@ -501,10 +535,9 @@ impl Device for CudaDevice {
         if let Some([before, _]) = marks {
             gpu.set_mark(before)?;
         }
-        let kv = KvLayout::Paged { at: layers[layer].kv.pointer() };
-        let slots = (self.pages * PAGE_TOKENS) as u32;
         let begin = self.attention.earliest(&running.plan);
-        self.attention.launch(gpu, &running.plan, there(&room.q)?, kv, slots, there(&room.o)?, begin)?;
+        let (q, o) = (there(&room.q)?, there(&room.o)?);
+        self.attention.launch(gpu, &running.plan, q, &layers[layer].view, o, begin)?;
         marks.map_or(Ok(()), |[_, after]| gpu.set_mark(after))
     }
 

@@ -194,5 +194,6 @@ impl<'a> Run<'a> {
         let after = self.llama.device().times();
         self.split.attention += after.attention - before.attention;
         self.split.products += after.products - before.products;
+        self.split.plan += after.planning - before.planning;
     }
 }

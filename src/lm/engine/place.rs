@@ -93,7 +93,11 @@ impl Place {
                 let pages = card_pages(&weights, options, gpu.memory()?.0 as u64)?;
                 let mut planner = StepPlanner::new(Cutting::of(options.method));
                 let planning = Box::new(move |work: &_, machine: &_| planner.plan(work, machine));
-                Box::new(CudaDevice::new(gpu, weights, CudaOptions { pages, planning })?)
+                Box::new(CudaDevice::new(
+                    gpu,
+                    weights,
+                    CudaOptions { pages, rows: options.step_rows.unwrap_or(step::STEP_ROWS), planning },
+                )?)
             }
         };
         Ok((Llama::new(device, layers), skew))

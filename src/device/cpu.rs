@@ -317,7 +317,7 @@ impl Device for CpuDevice {
         state.slots.clear();
         state.slots.extend_from_slice(step.slots);
         if let Some(hot) = &mut self.hot {
-            hot.begin(step.work, step.selects);
+            hot.begin(step.work, step.selects, &self.arena);
         }
         if let Some(&last) = step.positions.iter().max() {
             self.rope.reach(last);

@@ -28,6 +28,9 @@ pub struct Link {
     /// Bytes of the device tier, and the most that were ever in use.
     pub budget_bytes: u64,
     pub peak_bytes: u64,
+    /// Pages of branches that paused, which gave up their frames, and pages that came back with theirs.
+    pub moved_out: u64,
+    pub moved_back: u64,
     /// Tokens before a selecting row that it attended to, and all of them, summed over rows, K/V heads and layers.
     pub attended: u64,
     pub past: u64,
@@ -115,6 +118,58 @@ pub fn page_entries<'a>(work: &'a AttendWork, unit: &'a Unit) -> impl Iterator<I
     })
 }
 
+/// Steps after which a page that no row saw belongs to a paused branch.
+const PAUSED: u32 = 4;
+
+/// Which pages the steps' rows see: those of paused branches move out whole, and come back when rows see them again.
+#[derive(Debug, Clone)]
+pub struct Moves {
+    step: u32,
+    /// The step that saw each page last; 0 for pages that are out or were never seen.
+    seen: Vec<u32>,
+    /// Whether each page moved out and holds the same tokens still.
+    out: Vec<bool>,
+    active: Vec<u32>,
+}
+
+impl Moves {
+    pub fn new(pages: usize) -> Self {
+        Self { step: 0, seen: vec![0; pages], out: vec![false; pages], active: Vec::new() }
+    }
+
+    /// A step's rows see these pages: which ones move out now, and which come back. O(pages of the last steps).
+    pub fn step(&mut self, pages: &[u32]) -> (Vec<u32>, Vec<u32>) {
+        self.step += 1;
+        let mut back = Vec::new();
+        for &page in pages {
+            if std::mem::replace(&mut self.seen[page as usize], self.step) == 0 {
+                self.active.push(page);
+                if std::mem::take(&mut self.out[page as usize]) {
+                    back.push(page);
+                }
+            }
+        }
+        let mut out = Vec::new();
+        let (step, seen, outside) = (self.step, &mut self.seen, &mut self.out);
+        self.active.retain(|&page| {
+            let stays = step - seen[page as usize] < PAUSED;
+            if !stays {
+                (seen[page as usize], outside[page as usize]) = (0, true);
+                out.push(page);
+            }
+            stays
+        });
+        (out, back)
+    }
+
+    /// These pages hold nothing any more.
+    pub fn forget(&mut self, pages: &[u32]) {
+        for &page in pages {
+            self.out[page as usize] = false;
+        }
+    }
+}
+
 /// A run of a path's tokens in one page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Run {
@@ -185,6 +240,20 @@ mod tests {
             tasks: vec![0..1, 1..2],
             ..AttendWork::default()
         }
+    }
+
+    #[test]
+    fn pages_of_paused_branches_move_out_once_and_come_back_when_they_are_seen() {
+        let mut moves = Moves::new(10);
+        assert_eq!(moves.step(&[0, 1, 2, 1]), (vec![], vec![]));
+        for _ in 1..PAUSED {
+            assert_eq!(moves.step(&[0, 3]), (vec![], vec![]));
+        }
+        assert_eq!(moves.step(&[0, 3]), (vec![1, 2], vec![]));
+        assert_eq!(moves.step(&[0, 3]), (vec![], vec![]));
+        moves.forget(&[2]);
+        assert_eq!(moves.step(&[0, 2, 1]), (vec![], vec![1]));
+        assert_eq!(moves.step(&[0, 1]), (vec![], vec![]));
     }
 
     #[test]

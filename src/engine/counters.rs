@@ -61,6 +61,11 @@ pub struct LinkCounters {
     pub device_budget_bytes: u64,
     #[serde(default)]
     pub device_peak_bytes: u64,
+    /// Pages of branches that paused, which left the device, and pages that came back.
+    #[serde(default)]
+    pub moved_out: u64,
+    #[serde(default)]
+    pub moved_back: u64,
     /// Tokens before a selecting row that it attended to, of all of them; summed over rows, K/V heads and layers.
     #[serde(default)]
     pub attended: u64,
@@ -101,6 +106,8 @@ impl From<Link> for LinkCounters {
             evictions: link.evictions,
             device_budget_bytes: link.budget_bytes,
             device_peak_bytes: link.peak_bytes,
+            moved_out: link.moved_out,
+            moved_back: link.moved_back,
             attended: link.attended,
             past: link.past,
             missed_mass: link.missed,

@@ -12,7 +12,7 @@ use crate::base::Result;
 use crate::device::Shape;
 use crate::device::attend::AttendWork;
 use crate::device::speculation::{Fetch, Look};
-use crate::device::tiers::{LEAST_PAGES, Link, Waves, page_entries};
+use crate::device::tiers::{LEAST_PAGES, Link, Moves, Waves, page_entries};
 use crate::kv::residency::{Eviction, Pinned, Residency};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
 
@@ -27,6 +27,7 @@ pub struct Hot {
     /// For each page entry of the work its frame; set for the wave that runs.
     frames: Vec<u32>,
     selecting: Option<Selecting>,
+    moves: Moves,
     /// Bytes for frames.
     room: u64,
     /// Taken for partial keys.
@@ -83,6 +84,7 @@ impl Hot {
             waves: Waves::default(),
             frames: Vec::new(),
             selecting,
+            moves: Moves::new(cold.pages()),
             room,
             reserved,
             link: Link { budget_bytes: bytes, peak_bytes: reserved, ..Link::default() },
@@ -112,7 +114,31 @@ impl Hot {
 
     /// Pages whose tokens are gone: their frames are free before any other has to go.
     pub fn freed(&mut self, pages: &[PageId]) {
-        for &PageId(page) in pages {
+        let pages: Vec<u32> = pages.iter().map(|page| page.0).collect();
+        self.moves.forget(&pages);
+        self.give(&pages);
+    }
+
+    /// Pages of paused branches come back whole, where layers are read whole and there is room without evicting others.
+    fn bring_back(&mut self, pages: &[u32], cold: &Arena) {
+        for &page in pages {
+            for layer in 0..self.whole_layers() {
+                let item = (layer * self.pages) as u32 + page;
+                if self.residency.held() == self.residency.room() || self.residency.find(item).is_some() {
+                    continue;
+                }
+                if let Pinned::New { frame, .. } = self.residency.pin(item) {
+                    self.copy_page(frame, cold, layer, page as usize);
+                    self.link.fetches += 1;
+                    self.link.to_device_bytes += self.link_bytes(cold.layer_page_bytes()) as u64;
+                }
+            }
+        }
+        self.residency.release();
+    }
+
+    fn give(&mut self, pages: &[u32]) {
+        for &page in pages {
             for layer in 0..self.whole_layers() {
                 self.residency.give((layer * self.pages) as u32 + page);
             }
@@ -134,7 +160,12 @@ impl Hot {
     }
 
     /// Groups a step's work.
-    pub fn begin(&mut self, work: &AttendWork, selects: &[bool]) {
+    pub fn begin(&mut self, work: &AttendWork, selects: &[bool], cold: &Arena) {
+        let (out, back) = self.moves.step(&work.pages);
+        self.give(&out);
+        self.link.moved_out += out.len() as u64;
+        self.link.moved_back += back.len() as u64;
+        self.bring_back(&back, cold);
         if self.whole_layers() > 0 {
             self.waves.plan(work, self.residency.frames(), &mut |unit| page_entries(work, unit).count());
         }

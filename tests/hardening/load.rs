@@ -1,7 +1,7 @@
 //! Long runs with much in flight: memory stays within what the trees and the K/V budget need, seen from outside.
 //!
-//! The short form runs with the other tests. The long one, ten minutes by default (`TOTARA_LOAD_SECONDS`), is
-//! `cargo test --test hardening -- --ignored --nocapture trees_at_once`.
+//! The short form runs with the other tests. The long one, ten minutes by default (`TOTARA_LOAD_SECONDS`) and on any build
+//! of the program (`TOTARA_PROGRAM`), is `cargo test --test hardening -- --ignored --nocapture trees_at_once`.
 
 use super::common::Place;
 use std::process::{Child, Command, Stdio};

@@ -3,7 +3,7 @@
 
 use super::tree::{NodeId, Status};
 use crate::base::text::counted;
-use crate::lm::{Counters, HeldKv, Usage};
+use crate::lm::{Counters, HeldKv, LinkCounters, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -280,6 +280,9 @@ pub struct Outcome {
     pub proposals: u64,
     pub usage: Usage,
     pub seconds: f64,
+    /// What crossed the link between the tiers of K/V since the model was loaded, where there are two (`--offload`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub link: Option<LinkCounters>,
 }
 
 impl Outcome {
@@ -361,6 +364,7 @@ mod tests {
                 proposals: 0,
                 usage: Usage::default(),
                 seconds: 0.0,
+                link: None,
             };
             outcome.exit_code()
         };

@@ -256,6 +256,7 @@ impl RunState {
             proposals: self.replies,
             usage: self.progress.usage,
             seconds: self.progress.seconds,
+            link: self.counters.link.filter(|link| link.device_budget_bytes > 0),
         }
     }
 

@@ -143,6 +143,7 @@ pub fn ended(solved: bool) -> Event {
             proposals: 12,
             usage: Usage { prompt: 1200, sampled: 34, scored: 0, logical: 8901, ..Usage::default() },
             seconds: 3.2,
+            link: None,
         },
     }
 }

@@ -87,6 +87,7 @@ impl Controller {
             proposals: self.ledger.proposals,
             usage: self.ledger.usage,
             seconds: self.seconds(),
+            link: self.lm.counters().link.filter(|link| link.device_budget_bytes > 0),
         }
     }
 }

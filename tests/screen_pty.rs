@@ -186,6 +186,7 @@ fn outcome(nodes: u32) -> Outcome {
         proposals: 0,
         usage: Usage::default(),
         seconds: 0.0,
+        link: None,
     }
 }
 

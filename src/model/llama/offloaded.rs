@@ -83,6 +83,7 @@ fn everything_fetched_in_any_way_through_the_least_device_tier_is_the_same_bits(
             ("same", selected(&shape, 0, Look::Same, true, Eviction::Lru, ALL)),
             ("alone", selected(&shape, 1, Look::Ahead, false, Eviction::Lru, ALL)),
         ];
+        let mut evictions = 0;
         for (name, fetch) in ways {
             let mut session = Session::new(&weights, options(kv, 2), Method::Node);
             let least = least_bytes(&fetch, PAGES, &shape, kv.bytes());
@@ -96,10 +97,11 @@ fn everything_fetched_in_any_way_through_the_least_device_tier_is_the_same_bits(
             let link = session.llama.device().link().unwrap();
             let token = shape.kv_numbers_per_token() * kv.bytes();
             assert_eq!(link.to_host_bytes, (found.len() * token) as u64, "{name}");
-            // Pages of this small tree all fit the least tier; rows do not.
-            let evicts = name == "full" || link.evictions > 0;
-            assert!(link.peak_bytes <= least && link.fetches > 0 && evicts, "{name}: {link:?}");
+            assert!(link.peak_bytes <= least && link.fetches > 0, "{name}: {link:?}");
+            evictions += link.evictions;
         }
+        // Pages of this small tree all fit the least tier; rows do not, at least where no layer is whole.
+        assert!(evictions > 0);
     }
 }
 

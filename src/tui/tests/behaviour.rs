@@ -494,8 +494,8 @@ fn a_thoughts_kv_is_shown_by_tier_where_there_are_two() {
     let shown = |here: Option<u32>| {
         let held = HeldKv { tokens: 64, own: 4, here };
         let mut app = app_with(80, 24, &small_run());
-        app.search_event(&Event::Held { thoughts: vec![(NodeId(2), held)] });
-        press(&mut app, "/ # 2 enter 3 z");
+        app.search_event(&Event::Held { thoughts: (0..=4).map(|id| (NodeId(id), held)).collect() });
+        press(&mut app, "3 z");
         screen(&mut app)
     };
     let two = shown(Some(24));

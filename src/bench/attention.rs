@@ -330,16 +330,4 @@ mod tests {
         let flatten = rows.iter().find(|r| r.method == "deft-flatten").unwrap();
         assert_eq!(flatten.kv_bytes, (40 + 3 * 9) * 2 * 8 * 2);
     }
-
-    /// Run by hand: `cargo test --release bench::attention -- --ignored --nocapture`.
-    #[test]
-    #[ignore = "a measurement, minutes long"]
-    fn the_measured_tables_trees() {
-        let trees = std::env::var("TREES").unwrap_or_else(|_| "1,20/4000,100".into());
-        let mut o = options(&trees.split_whitespace().collect::<Vec<_>>(), 1.0);
-        if let Ok(methods) = std::env::var("METHODS") {
-            o.methods = methods.split(',').map(|m| m.parse().unwrap()).collect();
-        }
-        run(&o, &mut std::io::stdout()).unwrap();
-    }
 }

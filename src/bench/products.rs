@@ -142,10 +142,6 @@ impl Kernel for Peak {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::attention::Method;
-    use crate::device::cpu::CpuOptions;
-    use crate::device::cpu::arena::KvNumber;
-    use crate::model::reference::{Session, read_gguf};
 
     #[test]
     fn a_small_measurement_has_a_row_for_each_case() {
@@ -153,74 +149,5 @@ mod tests {
         let table = measure(Simd::best(), 2, &kinds, (32, 64), &[1, 3]).unwrap();
         assert_eq!(table.len(), 2 * 2 + 2);
         assert!(table.iter().all(|s| s.giga_macs > 0.0 && s.share > 0.0));
-    }
-
-    #[test]
-    #[ignore = "a measurement: run with --release --nocapture"]
-    fn print_products() {
-        let kinds =
-            [GgmlDType::Q4_1, GgmlDType::Q4_0, GgmlDType::Q8_0, GgmlDType::Q5_1, GgmlDType::F16, GgmlDType::F32];
-        for simd in Simd::available() {
-            for s in measure(simd, 2, &kinds, (576, 1536), &[1, 10, 32, 128]).unwrap() {
-                let (rows, cols, count) = s.shape;
-                println!(
-                    "{:12} {:5} {:?} {rows}x{cols} x {count:3}: {:7.1} G/s, {:4.1} % of peak",
-                    s.simd,
-                    s.kind,
-                    s.activations,
-                    s.giga_macs,
-                    100.0 * s.share
-                );
-            }
-        }
-    }
-
-    #[test]
-    #[ignore = "a measurement: run with --release --nocapture"]
-    fn print_forward() {
-        let Some(model) = crate::base::testing::real_model("products measured") else { return };
-        let weights = read_gguf(&model);
-        for activations in [Activations::Int8, Activations::F32] {
-            for threads in [2, 1] {
-                let options = CpuOptions { threads, activations, pages: 1000, kv: KvNumber::F16, simd: Simd::best() };
-                let start = Instant::now();
-                let mut session = Session::new(&weights, options, Method::Auto);
-                println!("{activations:?}, {threads} threads, load {:.3} s", start.elapsed().as_secs_f64());
-                let prompt: Vec<u32> = (0..512).map(|i| 100 + i * 37 % 4000).collect();
-                let mut root = session.tree.open();
-                let mut best = f64::INFINITY;
-                for round in 0..4 {
-                    let mut prompt = prompt.clone();
-                    prompt[0] = round;
-                    session.tree.release(root);
-                    root = session.tree.open();
-                    let start = Instant::now();
-                    session.step_last(&[(root, &prompt)]);
-                    best = best.min(start.elapsed().as_secs_f64());
-                }
-                println!("  prefill 512: {:.0} tokens/s", 512.0 / best);
-                for rows in [1usize, 10, 20, 32] {
-                    let branches: Vec<_> = (0..rows).map(|_| session.tree.fork(root)).collect();
-                    let before = session.llama.device().times();
-                    let start = Instant::now();
-                    let steps = 24;
-                    for step in 0..steps {
-                        let ids: Vec<[u32; 1]> = (0..rows as u32).map(|r| [500 + r + 50 * step]).collect();
-                        let parts: Vec<_> = branches.iter().zip(&ids).map(|(b, id)| (*b, &id[..])).collect();
-                        session.step(&parts);
-                    }
-                    let total = start.elapsed().as_secs_f64();
-                    let after = session.llama.device().times();
-                    println!(
-                        "  decode {rows:2} rows on 512: {:.0} tokens/s (products {:.2} ms, attention {:.2} ms a step of {:.2})",
-                        (rows as u32 * steps) as f64 / total,
-                        1e3 * (after.products - before.products) / f64::from(steps),
-                        1e3 * (after.attention - before.attention) / f64::from(steps),
-                        1e3 * total / f64::from(steps)
-                    );
-                    branches.into_iter().for_each(|b| session.tree.release(b));
-                }
-            }
-        }
     }
 }

@@ -91,6 +91,7 @@ fn pretend(part: &str, events: &Events, mut commands: tokio::sync::mpsc::Unbound
         model: "pretend".into(),
         seed: 1,
         budget: Limits { tokens: Some(100_000), thoughts: None, seconds: None },
+        among_allowed: false,
     });
     let mut nodes = 1u32;
     let mut step = 0u64;

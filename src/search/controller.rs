@@ -42,7 +42,7 @@ use super::record::Recorder;
 use super::run::{Before, RunSpec};
 use super::tree::{NodeId, Status, ThoughtTree};
 use crate::base::{Error, ErrorKind, Result, rng};
-use crate::lm::{Constraint, Finish, HeldKv, Hold, Lm, Scores};
+use crate::lm::{Constraint, Finish, HeldKv, Hold, Likelihood, Lm, Scores};
 use crate::strategy::{Constrain, Count, Generate, Search, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
@@ -247,6 +247,9 @@ impl Controller {
                     model: self.lm.info().name.clone(),
                     seed: self.seed,
                     budget: self.ledger.limits,
+                    among_allowed: self.lm.info().masks
+                        && self.strategy.constrains()
+                        && self.strategy.likelihood() == Likelihood::Allowed,
                 });
                 if self.paused {
                     self.emit(Event::Paused);

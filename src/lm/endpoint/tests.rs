@@ -3,7 +3,7 @@
 use super::faulty::{Act, Asked, Server, completion};
 use super::*;
 use crate::lm::pattern::Pattern;
-use crate::lm::{Constraint, Finish, Format, Judgement, Mode, Part, Sampling, StreamKey};
+use crate::lm::{Constraint, Finish, Format, Judgement, Likelihood, Mode, Part, Sampling, StreamKey};
 use std::time::Instant;
 
 fn options(server: &Server) -> EndpointOptions {
@@ -19,6 +19,7 @@ fn request(n: usize) -> Generate {
         max_tokens: 8,
         stop: vec!["\n".into()],
         constraint: None,
+        likelihood: Likelihood::Model,
         key: StreamKey { seed: 1, puzzle: 2, node: 3 },
     }
 }

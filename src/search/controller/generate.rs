@@ -150,7 +150,8 @@ impl Controller {
         let constraint = self.constraint(node)?;
         let key = self.stream_key(node, Purpose::Generate);
         let stop = generate.stop.clone();
-        let generate = Generate { prompt, mode, n, sampling, max_tokens, stop, constraint, key };
+        let likelihood = strategy.likelihood();
+        let generate = Generate { prompt, mode, n, sampling, max_tokens, stop, constraint, likelihood, key };
         Ok(Ask { node, purpose: Purpose::Generate, generate })
     }
 

@@ -40,6 +40,8 @@ pub struct Script {
     pub fetched: usize,
     /// What a row costs; `None`: nearly nothing.
     pub row_cost: Option<f64>,
+    /// What a step takes at least.
+    pub pace: Duration,
     /// The step with this number fails, or panics.
     pub error_at: Option<usize>,
     pub panic_at: Option<usize>,
@@ -77,8 +79,9 @@ impl Device for PathDevice {
         let mut script = self.script.lock().unwrap();
         let number = script.steps.len();
         script.steps.push(step.tokens.len());
-        let (error_at, panic_at) = (script.error_at, script.panic_at);
+        let (error_at, panic_at, pace) = (script.error_at, script.panic_at, script.pace);
         drop(script);
+        std::thread::sleep(pace);
         assert!(panic_at != Some(number), "as scripted");
         if error_at == Some(number) {
             return Err(Error::fault("device lost, as scripted"));

@@ -151,7 +151,12 @@ fn closed_outputs_end_quietly() {
 fn a_run_without_a_screen_saves_its_record_on_signals() {
     for (name, code) in [("-HUP", 129), ("-TERM", 143), ("-INT", 130)] {
         let place = Place::new();
-        let child = place.totara(&[&endless(&place)[..], &["--no-tui"]].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("starts");
+        let child = place
+            .totara(&[&endless(&place)[..], &["--no-tui"]].concat())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("starts");
         let until = Instant::now() + Duration::from_secs(60);
         let grown = || {
             let runs = std::fs::read_dir(place.path("state/runs")).ok()?;

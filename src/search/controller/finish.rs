@@ -36,7 +36,8 @@ impl Controller {
     pub(super) fn best(&mut self) -> Option<NodeId> {
         let changed = std::mem::take(&mut self.standing.changed);
         // What a policy chooses, and what is about the whole puzzle, may change with any thought.
-        let local = self.chosen.is_none() && !self.plan.policy.chooses() && !matches!(self.plan.policy, Policy::Graph(_));
+        let local =
+            self.chosen.is_none() && !self.plan.policy.chooses() && !matches!(self.plan.policy, Policy::Graph(_));
         let known = self.standing.best.filter(|best| local && !changed.contains(best));
         let best = match known {
             Some(best) => {

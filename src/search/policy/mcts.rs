@@ -89,8 +89,9 @@ fn select(tree: &ThoughtTree, plan: &Plan, c: f64) -> Option<NodeId> {
             let child = tree.node(id);
             child.value().map_or(f64::INFINITY, |mean| mean + c * (all / child.visits as f64).sqrt())
         };
-        let open =
-            |id: &NodeId| promising[id.index()] && (tree.node(*id).is_live() || tree.node(*id).status == Status::Closed);
+        let open = |id: &NodeId| {
+            promising[id.index()] && (tree.node(*id).is_live() || tree.node(*id).status == Status::Closed)
+        };
         at = node
             .children
             .iter()

@@ -4,7 +4,7 @@
 //! threshold pruned (the step before this one), the rest followed in order. `children` bounds how many of one thought's
 //! children are followed before it is given up; the paper's crosswords use 5.
 
-use super::{Plan, Step, concerns, end, expandable, rank};
+use super::{Plan, Step, concerns, end, expandable, promising, rank};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
 
 pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
@@ -12,19 +12,18 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
     if !surplus.is_empty() {
         return Step::Prune(surplus);
     }
-    // An explicit stack: a path may be as deep as its puzzle is long. O(thoughts), and sorts each family once.
-    let mut stack = vec![NodeId::ROOT];
-    while let Some(id) = stack.pop() {
-        let node = tree.node(id);
-        if node.status == Status::Pruned {
-            continue;
-        }
+    // Down from the root, always into the best family member below which something is left: what is better is followed to
+    // its end before what is worse. O(thoughts).
+    let promising = promising(tree, plan);
+    let mut at = NodeId::ROOT;
+    while promising[at.index()] {
+        let node = tree.node(at);
         if expandable(node, plan) {
-            return Step::Expand(vec![id]);
+            return Step::Expand(vec![at]);
         }
-        let mut children = node.children.clone();
-        children.sort_by(|&a, &b| rank(tree, b, a));
-        stack.extend(children);
+        let open = |id: &NodeId| promising[id.index()] && tree.node(*id).status != Status::Pruned;
+        let Some(best) = node.children.iter().copied().filter(open).min_by(|&a, &b| rank(tree, a, b)) else { break };
+        at = best;
     }
     end(tree, plan)
 }

@@ -38,6 +38,10 @@ pub struct Link {
     /// weight that full attention gives to tokens that were not attended to.
     pub samples: u64,
     pub missed: f64,
+    /// Seconds that transfers to the device took, and that steps waited for them, both by the device's own clock; 0 where
+    /// a transfer is a copy inside main memory.
+    pub fetch_seconds: f64,
+    pub waited_seconds: f64,
 }
 
 /// A work's units in an order and grouping in which each wave fits the device tier.

@@ -235,25 +235,36 @@ impl Phase<'_> {
                 Ok(row) => row,
                 Err(error) => {
                     // What has ended meanwhile is kept.
-                    while let Some(Ok((_, other))) = running.try_join_next() {
-                        if let Ok(row) = other {
-                            folder.results.append(&row)?;
-                            tell(News::Row(&row));
-                            rows.push(row);
-                        }
+                    for row in ended(&mut running) {
+                        keep(row, folder, rows, tell)?;
                     }
                     let there = crate::base::text::counted(rows.len() as u64, "row", "rows");
                     return Err(error.after(format!("the {there} so far are intact, and --resume goes on from there")));
                 }
             };
-            // Dropping `running` on an error calls off what is in flight.
-            folder.results.append(&row)?;
-            tell(News::Row(&row));
-            rows.push(row);
+            keep(row, folder, rows, tell)?;
         }
-        running.shutdown().await;
+        if stopped {
+            for row in ended(&mut running) {
+                keep(row, folder, rows, tell)?;
+            }
+        }
+        // Dropping `running` calls off what is in flight, and nobody waits for it: large trees on a busy machine would take
+        // their time to notice.
         Ok(stopped)
     }
+}
+
+/// Rows of runs that have ended and were not looked at yet.
+fn ended(running: &mut JoinSet<(usize, Result<Row>)>) -> Vec<Row> {
+    std::iter::from_fn(|| running.try_join_next()).filter_map(|run| run.ok()?.1.ok()).collect()
+}
+
+fn keep(row: Row, folder: &mut Folder, rows: &mut Vec<Row>, tell: &mut dyn FnMut(News<'_>)) -> Result<()> {
+    folder.results.append(&row)?;
+    tell(News::Row(&row));
+    rows.push(row);
+    Ok(())
 }
 
 /// Runs one puzzle to its row. A run that the model could not serve has a row too, with the reason.

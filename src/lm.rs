@@ -13,7 +13,9 @@ pub mod scripted;
 pub use crate::engine::constraint::{Constraint, Judgement};
 pub use crate::engine::counters::{Counters, HeldKv, IoCounters, KvCounters, LinkCounters, SpeedCounters};
 pub use crate::engine::grammar::{Form as GrammarForm, Grammar};
-pub use crate::engine::request::{Completion, Cost, Finish, Hold, Mode, Sampling, Scores, StreamKey, Update, Usage};
+pub use crate::engine::request::{
+    Completion, Cost, Finish, Hold, Likelihood, Mode, Sampling, Scores, StreamKey, Update, Usage,
+};
 
 pub use crate::kv::PAGE_TOKENS;
 
@@ -90,6 +92,7 @@ pub struct Generate {
     /// The text ends before the first of these; none of it is kept.
     pub stop: Vec<String>,
     pub constraint: Option<Arc<dyn Constraint>>,
+    pub likelihood: Likelihood,
     pub key: StreamKey,
 }
 
@@ -110,6 +113,8 @@ pub struct Info {
     /// Tokens it can see; `None`: no limit known.
     pub context: Option<usize>,
     pub chat_template: bool,
+    /// Whether constraints are masks over its tokens, so that log-probabilities may be of the allowed ones.
+    pub masks: bool,
     /// `cpu avx512`, `cuda:0 NVIDIA H200`, `script`, `chance`, …
     pub device: String,
 }

@@ -28,7 +28,7 @@ pub use library::{LoadOptions, load, load_with};
 pub use own::{AnyTask, OwnTask};
 
 use crate::lm::pattern::Pattern;
-use crate::lm::{Constraint, Grammar, GrammarForm};
+use crate::lm::{Constraint, Grammar, GrammarForm, Likelihood};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -144,6 +144,18 @@ impl Strategy {
         }
         let own = level.checked_sub(1).and_then(|at| self.levels.get(at)?.evaluate.as_ref());
         own.unwrap_or(&self.evaluate)
+    }
+
+    /// What the log-probabilities of its thoughts' tokens are of: nobody but the evaluator `logprob` looks at tokens that
+    /// were not allowed.
+    pub fn likelihood(&self) -> Likelihood {
+        let whole = self.evaluators().any(|evaluator| matches!(evaluator, Evaluator::Logprob));
+        if whole { Likelihood::Model } else { Likelihood::Allowed }
+    }
+
+    /// Whether it holds thoughts to something while they are made.
+    pub fn constrains(&self) -> bool {
+        self.generators().any(|generate| generate.constrain != Constrain::None)
     }
 
     /// The evaluators of all levels.

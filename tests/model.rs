@@ -10,11 +10,8 @@ mod common;
 
 use common::Place;
 use common::places::{model, real_model, shared};
-use portable_pty::{CommandBuilder, PtySize, native_pty_system};
+use common::pty::Terminal;
 use serde_json::Value;
-use std::io::{Read, Write};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
 
 fn floats(value: &Value) -> Vec<f64> {
     value.as_array().expect("an array").iter().filter_map(Value::as_f64).collect()
@@ -163,62 +160,16 @@ fn the_screen_goes_from_the_start_to_a_solved_puzzle() {
         return;
     }
     let place = Place::new();
-    let pty =
-        native_pty_system().openpty(PtySize { rows: 24, cols: 80, pixel_width: 0, pixel_height: 0 }).expect("a pty");
-    let mut command = CommandBuilder::new(env!("CARGO_BIN_EXE_totara"));
-    command.args(["--seed", "1"]);
-    command.cwd(place.dir.path());
-    command.env("TERM", "xterm-256color");
-    command.env("TOTARA_STATE", place.path("state"));
-    command.env("TOTARA_MODEL", model().expect("the model was there"));
-    let mut child = pty.slave.spawn_command(command).expect("the program starts");
-    drop(pty.slave);
-    let seen = Arc::new(Mutex::new(vt100::Parser::new(24, 80, 0)));
-    let mut reader = pty.master.try_clone_reader().expect("a reader");
-    let screen = Arc::clone(&seen);
-    let reading = std::thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(n) = reader.read(&mut bytes) {
-            if n == 0 {
-                break;
-            }
-            screen.lock().expect("the screen").process(&bytes[..n]);
-        }
-    });
-    let mut keys = pty.master.take_writer().expect("a writer");
-    let wait = |words: &str, seconds: u64| {
-        let until = Instant::now() + Duration::from_secs(seconds);
-        loop {
-            let text = seen.lock().expect("the screen").screen().contents();
-            if text.contains(words) {
-                return;
-            }
-            assert!(Instant::now() < until, "no {words:?} on the screen after {seconds} s:\n{text}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    };
+    let model = model().expect("the model was there").display().to_string();
+    let mut terminal = Terminal::open(&["--seed", "1"], &place, &[("TOTARA_MODEL", model)]);
     // The lists come from a thread of their own.
-    wait("tot-bfs", 60);
-    keys.write_all(b"\r").expect("a key");
-    wait("SOLVED", 120);
-    wait("Tree", 5);
-    keys.write_all(b"\x1b").expect("a key");
-    std::thread::sleep(Duration::from_millis(300));
-    keys.write_all(b"q").expect("a key");
-    let until = Instant::now() + Duration::from_secs(20);
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("a status") {
-            break status;
-        }
-        assert!(Instant::now() < until, "q does not leave:\n{}", seen.lock().expect("the screen").screen().contents());
-        std::thread::sleep(Duration::from_millis(50));
-    };
-    drop(keys);
-    drop(pty.master);
-    reading.join().expect("the reader ends");
-    assert_eq!(status.exit_code(), 0, "a solved puzzle");
-    let screen = seen.lock().expect("the screen");
-    assert!(!screen.screen().alternate_screen(), "the alternate screen is left");
-    assert!(!screen.screen().hide_cursor(), "the cursor is shown");
-    assert!(screen.screen().contents().contains('['), "the answer line is printed:\n{}", screen.screen().contents());
+    terminal.wait_for("tot-bfs");
+    terminal.press("\r");
+    terminal.wait_for("SOLVED");
+    terminal.press("\x1b");
+    terminal.wait_until("the tree alone", |text| text.contains("1 Tree") && !text.contains("look at the tree"));
+    terminal.press("q");
+    assert_eq!(terminal.end(), 0, "a solved puzzle");
+    terminal.check_restored();
+    assert!(terminal.text().contains('['), "the answer line is printed:\n{}", terminal.text());
 }

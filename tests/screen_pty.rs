@@ -10,6 +10,7 @@ use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system}
 use std::io::{Read, Write};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use totara::base::{Error, Result};
 use totara::lm::{Counters, KvCounters, SpeedCounters, Usage};
@@ -22,6 +23,10 @@ use totara::tui::{Choice, Fork, Host, ModelItem, Progress, Recording, RunItem, S
 const BURST: u32 = 300;
 
 const PLAY: &str = "TOTARA_SCREEN_TEST_CHILD";
+const MARK: &str = "TOTARA_SCREEN_TEST_MARK";
+
+/// How long something may take to be shown.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 // ---- the child ----
 
@@ -91,6 +96,7 @@ fn pretend(part: &str, events: &Events, mut commands: tokio::sync::mpsc::Unbound
         model: "pretend".into(),
         seed: 1,
         budget: Limits { tokens: Some(100_000), thoughts: None, seconds: None },
+        among_allowed: false,
     });
     let mut nodes = 1u32;
     let mut step = 0u64;
@@ -155,6 +161,9 @@ fn pretend(part: &str, events: &Events, mut commands: tokio::sync::mpsc::Unbound
             });
             send(Event::Scored { node: NodeId(nodes), score: f64::from(nodes % 10) / 10.0, parts: Vec::new() });
             nodes += 1;
+            if part == "burst" && nodes == BURST {
+                std::fs::write(std::env::var_os(MARK).unwrap(), "silent").unwrap();
+            }
         }
     }
 }
@@ -219,6 +228,9 @@ struct Terminal {
     bytes: Arc<AtomicUsize>,
     /// Whether the terminal takes nothing in.
     stuck: Arc<AtomicBool>,
+    reading: JoinHandle<()>,
+    /// Where the child notes that it falls silent.
+    mark: tempfile::TempPath,
 }
 
 impl Terminal {
@@ -228,6 +240,8 @@ impl Terminal {
         let mut command = CommandBuilder::new(std::env::current_exe().unwrap());
         command.args(["child", "--exact", "--nocapture", "--test-threads=1"]);
         command.env(PLAY, part);
+        let mark = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        command.env(MARK, mark.as_os_str());
         command.env("RUST_BACKTRACE", "0");
         command.env("TERM", "xterm-256color");
         let child = pair.slave.spawn_command(command).unwrap();
@@ -238,7 +252,7 @@ impl Terminal {
         let (shown, counted) = (Arc::clone(&screen), Arc::clone(&bytes));
         let stuck = Arc::new(AtomicBool::new(false));
         let waits = Arc::clone(&stuck);
-        std::thread::spawn(move || {
+        let reading = std::thread::spawn(move || {
             let mut buffer = [0u8; 65536];
             while let Ok(n) = reader.read(&mut buffer) {
                 while waits.load(Ordering::SeqCst) {
@@ -252,7 +266,7 @@ impl Terminal {
             }
         });
         let writer = pair.master.take_writer().unwrap();
-        Self { child, master: pair.master, writer, screen, bytes, stuck }
+        Self { child, master: pair.master, writer, screen, bytes, stuck, reading, mark }
     }
 
     fn text(&self) -> String {
@@ -260,9 +274,13 @@ impl Terminal {
     }
 
     fn wait_for(&self, words: &str) {
+        self.wait_until(words, |text| text.contains(words));
+    }
+
+    fn wait_until(&self, what: &str, seen: impl Fn(&str) -> bool) {
         let start = Instant::now();
-        while !self.text().contains(words) {
-            assert!(start.elapsed() < Duration::from_secs(20), "no `{words}` in:\n{}", self.text());
+        while !seen(&self.text()) {
+            assert!(start.elapsed() < PATIENCE, "not seen: `{what}` in:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -296,13 +314,17 @@ impl Terminal {
             if let Some(status) = self.child.try_wait().unwrap() {
                 break status;
             }
-            if start.elapsed() > Duration::from_secs(20) {
+            if start.elapsed() > PATIENCE {
                 self.child.kill().ok();
                 panic!("the child does not end:\n{}", self.text());
             }
             std::thread::sleep(Duration::from_millis(10));
         };
-        std::thread::sleep(Duration::from_millis(100));
+        // The reader has seen all that was written once nobody holds the other side any more.
+        while !self.reading.is_finished() {
+            assert!(start.elapsed() < 2 * PATIENCE, "somebody holds the terminal");
+            std::thread::sleep(Duration::from_millis(5));
+        }
         status.exit_code()
     }
 
@@ -409,7 +431,9 @@ fn nothing_is_written_and_little_computed_where_nothing_happens() {
         assert!(used < 80, "{what}: {used} ms of processor time in 4 s, which is 2 % and more");
     };
     quiet(&terminal, "the start screen");
-    terminal.start_run();
+    terminal.press("\r");
+    // The search may have ended before its first picture.
+    terminal.wait_for("ENDED");
     quiet(&terminal, "a run that has ended");
     terminal.press("q");
     assert_eq!(terminal.end(), 130, "the run's own end");
@@ -446,7 +470,7 @@ fn any_size_is_survived_and_the_keys_still_work() {
     terminal.wait_for("Help");
     terminal.press("\x1b");
     // An Escape that is followed at once by more is the beginning of a sequence.
-    std::thread::sleep(Duration::from_millis(200));
+    terminal.wait_until("the help has gone", |text| !text.contains("Help"));
     terminal.press("\x1b[200~q\nd\n:quit\n\x1b[201~");
     terminal.wait_for("text fields only");
     terminal.press("qy");
@@ -459,13 +483,17 @@ fn a_stuck_terminal_loses_frames_and_never_tokens() {
     let mut terminal = Terminal::open("burst");
     terminal.start_run();
     terminal.stuck.store(true, Ordering::SeqCst);
-    // Long enough to fill what the kernel keeps of a terminal's output, some 64 KB.
-    std::thread::sleep(Duration::from_secs(6));
+    // All thoughts come meanwhile, which fills what the kernel keeps of a terminal's output, some 64 KB.
+    let start = Instant::now();
+    while std::fs::metadata(&terminal.mark).unwrap().len() == 0 {
+        assert!(start.elapsed() < PATIENCE, "the pretended search does not end");
+        std::thread::sleep(Duration::from_millis(20));
+    }
     let bytes = terminal.bytes.load(Ordering::SeqCst);
     terminal.stuck.store(false, Ordering::SeqCst);
     terminal.wait_for(&format!("{} thoughts", BURST - 1));
     let late = terminal.bytes.load(Ordering::SeqCst) - bytes;
-    println!("after six seconds without a reader: {late} bytes");
+    println!("after {:?} without a reader: {late} bytes", start.elapsed());
     // What the kernel had taken, and a few frames; all that was missed would be more than 100 KB.
     assert!(late < 90_000, "{late} bytes written at once");
     terminal.press("qy");

@@ -16,6 +16,9 @@ use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+/// How long something may take to be shown.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 static NEXT: AtomicUsize = AtomicUsize::new(0);
 
 /// A tmux server of its own with one shell in it.
@@ -72,7 +75,7 @@ impl Tmux {
             if seen(&text) {
                 return text;
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "no {what} in:\n{text}");
+            assert!(start.elapsed() < PATIENCE, "no {what} in:\n{text}");
             std::thread::sleep(Duration::from_millis(50));
         }
     }
@@ -157,7 +160,7 @@ fn a_copy_reaches_tmux_and_a_file() {
         if !buffer.is_empty() && file.is_file() {
             break buffer;
         }
-        assert!(start.elapsed() < Duration::from_secs(10), "nothing in tmux's buffer");
+        assert!(start.elapsed() < PATIENCE, "nothing in tmux's buffer");
         std::thread::sleep(Duration::from_millis(50));
     };
     assert!(copied.trim().len() >= 3 && copied.trim().chars().all(|c| c.is_ascii_digit()), "{copied:?}");
@@ -222,7 +225,7 @@ fn a_lost_connection_saves_the_record_and_the_run_goes_on_from_it() {
         if text.ends_with('\n') && text.contains(r#"{"event":"ended""#) {
             break text;
         }
-        assert!(start.elapsed() < Duration::from_secs(20), "the record has no end");
+        assert!(start.elapsed() < PATIENCE, "the record has no end");
         std::thread::sleep(Duration::from_millis(100));
     };
     let last = text.lines().last().unwrap();

@@ -4,7 +4,7 @@ use super::args::{Common, CompleteArgs, Speculate};
 use super::{lm, out, puzzle, runtime, signals};
 use crate::base::text::sanitize;
 use crate::base::{Error, Result};
-use crate::lm::{Finish, Format, Generate, Lm, Mode, Prompt, Sampling, StreamKey, Update, Usage};
+use crate::lm::{Finish, Format, Generate, Likelihood, Lm, Mode, Prompt, Sampling, StreamKey, Update, Usage};
 use serde_json::json;
 
 pub fn run(common: &Common, args: &CompleteArgs) -> Result<u8> {
@@ -30,6 +30,7 @@ pub fn run(common: &Common, args: &CompleteArgs) -> Result<u8> {
         max_tokens: args.max_tokens,
         stop: args.stop.clone(),
         constraint: None,
+        likelihood: Likelihood::Model,
         key: StreamKey { seed: common.seed, puzzle: 0, node: 0 },
     };
     runtime()?.block_on(answer(common, args, &*lm, request))

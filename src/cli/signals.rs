@@ -4,17 +4,20 @@ use crate::base::{Error, Result};
 use std::sync::atomic::{AtomicI32, Ordering};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// SIGINT, SIGTERM and SIGHUP.
+/// SIGINT, SIGTERM and SIGHUP; what the user has ignored (`nohup`) stays ignored.
 pub struct Signals {
-    interrupt: Signal,
-    terminate: Signal,
-    hangup: Signal,
+    interrupt: Option<Signal>,
+    terminate: Option<Signal>,
+    hangup: Option<Signal>,
 }
 
 impl Signals {
     /// Must be called inside a runtime.
     pub fn new() -> Result<Self> {
-        let listen = |kind| signal(kind).map_err(|e| Error::fault(format!("signals cannot be watched: {e}")));
+        let listen = |kind: SignalKind| match handler(kind.as_raw_value()) {
+            Some(_) => signal(kind).map(Some).map_err(|e| Error::fault(format!("signals cannot be watched: {e}"))),
+            None => Ok(None),
+        };
         Ok(Self {
             interrupt: listen(SignalKind::interrupt())?,
             terminate: listen(SignalKind::terminate())?,
@@ -25,11 +28,29 @@ impl Signals {
     /// The number of the next signal; add 128 for the exit code.
     pub async fn next(&mut self) -> u8 {
         tokio::select! {
-            _ = self.interrupt.recv() => 2,
-            _ = self.terminate.recv() => 15,
-            _ = self.hangup.recv() => 1,
+            () = came_to(&mut self.interrupt) => 2,
+            () = came_to(&mut self.terminate) => 15,
+            () = came_to(&mut self.hangup) => 1,
         }
     }
+}
+
+/// Never, where the signal is ignored.
+async fn came_to(signal: &mut Option<Signal>) {
+    match signal {
+        Some(signal) => drop(signal.recv().await),
+        None => std::future::pending().await,
+    }
+}
+
+/// What is done on a signal now; `None` where it is ignored.
+fn handler(number: libc::c_int) -> Option<libc::sigaction> {
+    // SAFETY: zero is a value of each of its fields; sigaction writes the structure, which is ours, and reads nothing.
+    let (asked, old) = unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        (libc::sigaction(number, std::ptr::null(), &mut old), old)
+    };
+    (asked == 0 && old.sa_sigaction != libc::SIG_IGN).then_some(old)
 }
 
 /// The signal that came while [`during`] was at work; 0: none. A handler can reach nothing but a static.
@@ -64,13 +85,9 @@ impl Watched {
     fn new() -> Self {
         let mut before = Vec::new();
         for number in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-            // SAFETY: both structures are ours and whole; `came` does nothing but an atomic store, which a handler may.
+            let Some(old) = handler(number) else { continue };
+            // SAFETY: the structure is ours and whole; `came` does nothing but an atomic store, which a handler may.
             unsafe {
-                let mut old: libc::sigaction = std::mem::zeroed();
-                if libc::sigaction(number, std::ptr::null(), &mut old) != 0 || old.sa_sigaction == libc::SIG_IGN {
-                    // What the user has ignored (nohup) stays ignored.
-                    continue;
-                }
                 let mut new: libc::sigaction = std::mem::zeroed();
                 new.sa_sigaction = came as extern "C" fn(libc::c_int) as libc::sighandler_t;
                 new.sa_flags = libc::SA_RESTART;

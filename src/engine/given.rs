@@ -2,8 +2,8 @@
 
 use super::constraint::ending_tokens;
 use super::job::{Context, Lane, Role};
-use super::request::{Completion, Finish, Generate, Listed, Reply, Score, ScoreReply, Scores, Usage};
-use super::sample::row::Row;
+use super::request::{Completion, Finish, Generate, Likelihood, Listed, Reply, Score, ScoreReply, Scores, Usage};
+use super::sample::row::{Asked, Row};
 use super::text::Stops;
 use super::trie::Trie;
 use crate::base::Error;
@@ -14,6 +14,7 @@ pub struct Given {
     trie: Trie,
     /// Tokens that end a text, for ranking.
     ends: Vec<u32>,
+    likelihood: Likelihood,
     /// Nodes whose logits are still to come, the prompt's included.
     missing: usize,
     prompt_len: usize,
@@ -42,13 +43,14 @@ impl Given {
         listed.retain(|one| request.prompt.len() + one.ids.len() <= context.limit && seen.insert(one.ids.clone()));
         let trie = Trie::new(listed.iter().map(|one| one.ids.as_slice()));
         let ends = ending_tokens(context.vocab, &Stops::new(&request.stop));
-        Self::new(trie, ends, &request.prompt, Answer::Rank { listed, n: request.n, reply })
+        let answer = Answer::Rank { listed, n: request.n, reply };
+        Self::new(trie, ends, request.likelihood, &request.prompt, answer)
     }
 
     pub fn score(request: Score, reply: ScoreReply) -> (Self, Vec<Lane>) {
         let trie = Trie::new(request.continuations.iter().map(Vec::as_slice));
         let answer = Answer::Score { continuations: request.continuations, reply: Some(reply) };
-        Self::new(trie, Vec::new(), &request.prompt, answer)
+        Self::new(trie, Vec::new(), Likelihood::Model, &request.prompt, answer)
     }
 
     /// Tokens that [`Self::rank`] forwards to rank these texts, beside the prompt's.
@@ -56,10 +58,11 @@ impl Given {
         Trie::new(listed.iter().map(|one| one.ids.as_slice())).inner().len()
     }
 
-    fn new(trie: Trie, ends: Vec<u32>, prompt: &[u32], answer: Answer) -> (Self, Vec<Lane>) {
+    fn new(trie: Trie, ends: Vec<u32>, likelihood: Likelihood, prompt: &[u32], answer: Answer) -> (Self, Vec<Lane>) {
         let lane = |&node: &usize| Lane::new([prompt, &trie.path(node)].concat(), Role::Node(node));
         let lanes: Vec<Lane> = trie.inner().iter().map(lane).collect();
-        let given = Self { missing: lanes.len() + 1, trie, ends, prompt_len: prompt.len(), answer, failed: None };
+        let given =
+            Self { missing: lanes.len() + 1, trie, ends, likelihood, prompt_len: prompt.len(), answer, failed: None };
         (given, lanes)
     }
 
@@ -80,14 +83,15 @@ impl Given {
         }
     }
 
-    /// Tokens whose logits a node will be filled from.
-    pub fn asked(&self, node: usize) -> Vec<u32> {
-        self.trie.looked_at(node, &self.ends)
+    /// What a node will be filled from.
+    pub fn asks(&self, node: usize, asked: &mut Asked) {
+        asked.more |= self.likelihood == Likelihood::Model;
+        asked.add(&self.trie.looked_at(node, &self.ends));
     }
 
     /// A node's logits are there (node 0: the prompt's). Once all are, the answer goes out. True: it did.
     pub fn fill(&mut self, node: usize, row: &mut Row<'_>, lanes: &mut [Lane], context: &mut Context<'_>) -> bool {
-        if let Err(error) = self.trie.fill(node, row, &self.ends) {
+        if let Err(error) = self.trie.fill(node, row, &self.ends, self.likelihood) {
             self.failed = Some(error.message().to_string());
         }
         self.missing -= 1;

@@ -106,7 +106,7 @@ impl Job {
             (Work::Samples(samples), Role::Sample(sample)) => samples.asks(Some(sample), vocab, asked),
             (Work::Samples(samples), _) => samples.asks(None, vocab, asked),
             (Work::Given(given), role) => {
-                asked.add(&given.asked(if let Role::Node(node) = role { *node } else { 0 }));
+                given.asks(if let Role::Node(node) = role { *node } else { 0 }, asked);
             }
         }
     }

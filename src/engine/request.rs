@@ -29,6 +29,17 @@ impl Default for Sampling {
     }
 }
 
+/// What the log-probabilities of a request's tokens are of.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Likelihood {
+    /// Of the unmodified distribution, which takes the logits of the whole vocabulary.
+    #[default]
+    Model,
+    /// Of the tokens that the constraint allows, or that listed texts go on with: where these are few, no other logits
+    /// are computed.
+    Allowed,
+}
+
 /// Which random stream a sample draws from: independent of batching, threads and order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StreamKey {
@@ -132,7 +143,7 @@ pub struct Completion {
     pub text: String,
     /// Token ids of `text`, if the model has tokens.
     pub ids: Arc<[u32]>,
-    /// Natural-log probability of each of `ids`, under the unmodified distribution (before temperature and masks).
+    /// Natural-log probability of each of `ids` before temperature and penalty, of what the request's [`Likelihood`] says.
     pub logprobs: Vec<f32>,
     /// Natural-log probability of the text under the constraint's mask (equals the sum of `logprobs` without one).
     pub masked_logprob: f64,
@@ -183,6 +194,7 @@ pub struct Generate {
     pub constraint: Option<Arc<dyn Constraint>>,
     /// For [`Mode::Likeliest`]: every complete text with its token ids, where the constraint lists them.
     pub listed: Option<Vec<Listed>>,
+    pub likelihood: Likelihood,
     pub key: StreamKey,
 }
 

@@ -13,7 +13,7 @@
 pub mod row;
 pub mod sums;
 
-use super::request::Sampling;
+use super::request::{Likelihood, Sampling};
 use crate::base::{Error, Result};
 use rand::Rng;
 use row::Row;
@@ -31,13 +31,14 @@ const NUCLEUS_SLACK: f64 = 1e-6;
 #[derive(Debug, Clone)]
 pub struct Sampler {
     settings: Sampling,
+    likelihood: Likelihood,
 }
 
 /// A drawn token.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pick {
     pub token: u32,
-    /// Natural-log probability under the unmodified distribution.
+    /// Natural-log probability of what [`Likelihood`] says: no penalty, temperature 1.
     pub logprob: f32,
     /// Natural-log probability under the mask alone: no penalty, temperature 1.
     pub masked_logprob: f64,
@@ -62,16 +63,27 @@ impl Sampler {
                 "repetition penalty {repetition_penalty} is not a number above 0 (1 is off)"
             )));
         }
-        Ok(Self { settings: settings.clone() })
+        Ok(Self { settings: settings.clone(), likelihood: Likelihood::Model })
     }
 
     pub fn greedy() -> Self {
-        Self { settings: Sampling::default() }
+        Self { settings: Sampling::default(), likelihood: Likelihood::Model }
+    }
+
+    /// With log-probabilities of that.
+    pub fn telling(self, likelihood: Likelihood) -> Self {
+        Self { likelihood, ..self }
+    }
+
+    /// What log-probabilities are of.
+    pub fn likelihood(&self) -> Likelihood {
+        self.likelihood
     }
 
     /// This sampler's penalty with the argmax instead of a draw.
     pub fn cold(&self) -> Self {
-        Self { settings: Sampling { repetition_penalty: self.settings.repetition_penalty, ..Sampling::default() } }
+        let settings = Sampling { repetition_penalty: self.settings.repetition_penalty, ..Sampling::default() };
+        Self { settings, likelihood: self.likelihood }
     }
 
     /// The temperature that it draws with; `None`: it takes the best.
@@ -82,15 +94,15 @@ impl Sampler {
     /// Draws a token from a row among `allowed` (ascending; `None`: all). `text` is what was generated so far: the penalty
     /// is for its tokens, not for the prompt's.
     pub fn pick(&self, row: &mut Row<'_>, allowed: Option<&[u32]>, text: &[u32], rng: &mut impl Rng) -> Result<Pick> {
-        let total = row.total()?;
-        let (token, logit, masked_total) = match allowed {
+        let (token, logit, total, masked_total) = match allowed {
             None => {
+                let total = row.total()?;
                 let token =
                     if self.temperature().is_none() { self.best_of(row, text)? } else { self.draw(row, text, rng)? };
-                (token, f64::from(row.at(&[token])?[0]), total)
+                (token, f64::from(row.at(&[token])?[0]), total, total)
             }
             Some(allowed) => {
-                let logits = row.at(allowed)?;
+                let (logits, total, masked_total) = self.masked(row, allowed)?;
                 let scored = self.scored(allowed.iter().copied().zip(logits.iter().copied()), text)?;
                 let token = if self.temperature().is_none() {
                     argmax(&scored)?
@@ -99,7 +111,7 @@ impl Sampler {
                         .map_or_else(|last| last.ok_or_else(nothing_left), Ok)?
                 };
                 let at = allowed.binary_search(&token).map_err(|_| nothing_left())?;
-                (token, f64::from(logits[at]), log_sum_exp_of_few(&logits)?)
+                (token, f64::from(logits[at]), total, masked_total)
             }
         };
         Ok(Pick { token, logprob: (logit - total) as f32, masked_logprob: logit - masked_total })
@@ -107,16 +119,18 @@ impl Sampler {
 
     /// The `n` likeliest tokens, best first; fewer where fewer are allowed. The filters do not apply.
     pub fn best(&self, row: &mut Row<'_>, allowed: Option<&[u32]>, n: usize) -> Result<Vec<Pick>> {
-        let total = row.total()?;
-        let (mut best, masked_total) = match allowed {
+        let (mut best, total, masked_total) = match allowed {
             Some(allowed) => {
-                let logits = row.at(allowed)?;
+                let (logits, total, masked_total) = self.masked(row, allowed)?;
                 let mut best: Vec<(u32, f32)> = allowed.iter().copied().zip(logits.iter().copied()).collect();
                 best.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-                (best, log_sum_exp_of_few(&logits)?)
+                (best, total, masked_total)
             }
-            None if n <= row.top().len() || row.is_whole() => (row.top().to_vec(), total),
-            None => (largest_of(row.all()?, n), total),
+            None => {
+                let total = row.total()?;
+                let enough = n <= row.top().len() || row.is_whole();
+                (if enough { row.top().to_vec() } else { largest_of(row.all()?, n) }, total, total)
+            }
         };
         best.truncate(n);
         best.retain(|&(_, logit)| logit > f32::NEG_INFINITY);
@@ -125,6 +139,25 @@ impl Sampler {
             Pick { token, logprob: (logit - total) as f32, masked_logprob: logit - masked_total }
         };
         Ok(best.into_iter().map(pick).collect())
+    }
+
+    /// The logits of allowed tokens, and the logarithms of the sums that their log-probabilities and masked ones are of.
+    fn masked(&self, row: &mut Row<'_>, allowed: &[u32]) -> Result<(Vec<f32>, f64, f64)> {
+        if allowed.is_empty() {
+            return Err(no_token());
+        }
+        let logits = row.at(allowed)?;
+        Ok(match self.likelihood {
+            Likelihood::Model => {
+                let total = row.total()?;
+                let masked = log_sum_exp_of_few(&logits)?;
+                (logits, total, masked)
+            }
+            Likelihood::Allowed => {
+                let masked = log_sum_exp_of_few(&logits)?;
+                (logits, masked, masked)
+            }
+        })
     }
 
     /// The tokens that stay of a whole vocabulary after all filters, with their probabilities: those of `shares`, and
@@ -241,7 +274,7 @@ impl Sampler {
     fn scored(&self, tokens: impl Iterator<Item = (u32, f32)>, text: &[u32]) -> Result<Vec<(u32, f64)>> {
         let mut scored: Vec<(u32, f64)> = tokens.map(|(token, logit)| (token, f64::from(logit))).collect();
         if scored.is_empty() {
-            return Err(Error::fault("no token is allowed here"));
+            return Err(no_token());
         }
         self.penalise(&mut scored, text);
         Ok(scored)
@@ -323,6 +356,10 @@ fn argmax(scored: &[(u32, f64)]) -> Result<u32> {
         Some((token, logit)) if logit > f64::NEG_INFINITY => Ok(token),
         _ => Err(nothing_likely()),
     }
+}
+
+fn no_token() -> Error {
+    Error::fault("no token is allowed here")
 }
 
 fn nothing_likely() -> Error {

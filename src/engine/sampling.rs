@@ -2,7 +2,7 @@
 
 use super::constraint::{Judgement, Mask, Ruler};
 use super::job::{Context, Lane, Role};
-use super::request::{Completion, Finish, Generate, Hold, Mode, Reply, StreamKey, Usage};
+use super::request::{Completion, Finish, Generate, Hold, Likelihood, Mode, Reply, StreamKey, Usage};
 use super::sample::row::{Asked, Row};
 use super::sample::sums::log_sum_exp_of_few;
 use super::sample::{Pick, Sampler};
@@ -44,6 +44,7 @@ pub struct Sample {
 impl Sampling {
     pub fn new(request: Generate, sampler: Sampler, mut reply: Reply) -> Self {
         reply.expect(request.n);
+        let sampler = sampler.telling(request.likelihood);
         let stops = Stops::new(&request.stop);
         Self {
             reply,
@@ -189,7 +190,9 @@ impl Sampling {
 
     /// What will be looked at of the logits after a sample; `None`: of those that all samples begin with.
     pub fn asks(&mut self, sample: Option<&Sample>, vocab: &Vocab, asked: &mut Asked) {
-        if let Some(mask) = self.mask(sample, vocab) {
+        let mask = self.mask(sample, vocab);
+        asked.more |= mask.is_none() || self.sampler.likelihood() == Likelihood::Model;
+        if let Some(mask) = mask {
             asked.add(&mask.allowed);
         }
         asked.temperature = asked.temperature.or(self.sampler.temperature());

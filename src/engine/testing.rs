@@ -3,7 +3,7 @@
 //! slots, plans, sharing or eviction changes a path, and with it every text after it.
 
 use super::counters::Counters;
-use super::request::{Completion, Generate, Mode, Sampling, StreamKey, Update};
+use super::request::{Completion, Generate, Likelihood, Mode, Sampling, StreamKey, Update};
 use super::sample::Sampler;
 use super::sample::row::Row;
 use super::sample::sums::{largest, largest_of, log_sum_exp, warm_sum};
@@ -28,6 +28,8 @@ pub struct Script {
     pub steps: Vec<usize>,
     /// Every path whose logits were asked for.
     pub asked: Vec<Vec<u32>>,
+    /// How many of these were asked for a few tokens only.
+    pub few: usize,
     /// Paths that end with this token get NaN logits.
     pub nan_after: Option<u32>,
     /// Only so many of a path's last tokens count: a model that repeats itself.
@@ -38,6 +40,8 @@ pub struct Script {
     pub fetched: usize,
     /// What a row costs; `None`: nearly nothing.
     pub row_cost: Option<f64>,
+    /// What a step takes at least.
+    pub pace: Duration,
     /// The step with this number fails, or panics.
     pub error_at: Option<usize>,
     pub panic_at: Option<usize>,
@@ -75,8 +79,9 @@ impl Device for PathDevice {
         let mut script = self.script.lock().unwrap();
         let number = script.steps.len();
         script.steps.push(step.tokens.len());
-        let (error_at, panic_at) = (script.error_at, script.panic_at);
+        let (error_at, panic_at, pace) = (script.error_at, script.panic_at, script.pace);
         drop(script);
+        std::thread::sleep(pace);
         assert!(panic_at != Some(number), "as scripted");
         if error_at == Some(number) {
             return Err(Error::fault("device lost, as scripted"));
@@ -135,6 +140,7 @@ impl Device for PathDevice {
         for row in wanted {
             let path = &self.paths[row.row];
             script.asked.push(path.clone());
+            script.few += usize::from(matches!(row.want, Want::Only(_)));
             let nan = script.nan_after.is_some() && path.last() == script.nan_after.as_ref();
             let from = script.memory.map_or(0, |memory| path.len().saturating_sub(memory));
             let logits = if nan { vec![f32::NAN; self.vocab] } else { path_logits(&path[from..], self.vocab) };
@@ -145,6 +151,7 @@ impl Device for PathDevice {
                     warm: warm_sum(&logits, largest(&logits), ask.temperature),
                     asked: ask.tokens.iter().map(|&token| logits[token as usize]).collect(),
                 }),
+                (Want::Only(few), _) => Said::Logits(few.iter().map(|&token| logits[token as usize]).collect()),
                 _ => Said::Logits(logits.clone()),
             });
             self.kept.push(logits);
@@ -281,6 +288,7 @@ pub fn request(prompt: &[u32]) -> Generate {
         stop: Vec::new(),
         constraint: None,
         listed: None,
+        likelihood: Likelihood::Model,
         key: StreamKey { seed: 1, puzzle: 2, node: 3 },
     }
 }

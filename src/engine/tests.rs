@@ -6,7 +6,7 @@
 mod prefill;
 
 use super::constraint::{Constraint, Judgement};
-use super::request::{Finish, Generate, Listed, Mode, Sampling, Score, Update, Usage};
+use super::request::{Finish, Generate, Likelihood, Listed, Mode, Sampling, Score, Update, Usage};
 use super::testing::{Bench, collect, letters, outcome, path_logits, request};
 use crate::base::ErrorKind;
 use std::sync::Arc;
@@ -303,15 +303,20 @@ fn a_lost_device_or_a_panic_fails_requests_and_hangs_nobody() {
 #[test]
 fn a_dropped_receiver_cancels_and_a_dropped_engine_fails_what_is_open() {
     let bench = Bench::new(100, |_| {});
+    // Fifteen hundred steps fill the memory: by then everybody has long been told.
+    bench.script.lock().unwrap().pace = Duration::from_millis(10);
     let endless = || Generate { max_tokens: 3000, constraint: Some(Arc::new(Endless)), ..request(&prompt(9, 1)) };
     let mut gone = bench.engine.generate(endless());
     assert!(matches!(gone.blocking_recv(), Some(Update::Text { .. })));
     drop(gone);
     drop(bench.run(request(&[1])).unwrap());
-    std::thread::sleep(Duration::from_millis(50));
-    let steps = bench.script.lock().unwrap().steps.len();
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(bench.script.lock().unwrap().steps.len(), steps, "nobody is served, so nothing runs");
+    let steps = || bench.script.lock().unwrap().steps.len();
+    let mut seen = 0;
+    while seen != steps() {
+        seen = steps();
+        assert!(seen < 1000, "it runs on though nobody is served");
+        std::thread::sleep(Duration::from_millis(200));
+    }
     let mut open = bench.engine.generate(endless());
     assert!(matches!(open.blocking_recv(), Some(Update::Text { .. })));
     drop(bench.engine);
@@ -419,6 +424,47 @@ fn masks_keep_every_sample_right_and_end_it_when_it_is_closed() {
     let dead: Arc<dyn Constraint> = Arc::new(Texts(vec![]));
     let none = bench.run(Generate { constraint: Some(dead), ..request(&prompt(9, 1)) }).unwrap().remove(0);
     assert!(matches!(none.finish, Finish::Refuted(_)));
+}
+
+/// Where nobody wants to know of other tokens, only those that are allowed are computed, and the texts stay the same.
+#[test]
+fn few_allowed_tokens_are_the_only_ones_computed() {
+    let rule: Arc<dyn Constraint> = Arc::new(Texts(vec!["12", "123", "17", "é", "zzz"]));
+    let listed = listed(&["12", "123", "17", "zzz"]);
+    for salt in 0..10 {
+        for (mode, listed) in [(Mode::Sample, None), (Mode::Likeliest, None), (Mode::Likeliest, Some(listed.clone()))] {
+            let ask = |likelihood| Generate {
+                n: 3,
+                mode,
+                sampling: warm(),
+                constraint: Some(Arc::clone(&rule)),
+                listed: listed.clone(),
+                likelihood,
+                ..request(&prompt(9, salt))
+            };
+            let run = |likelihood| {
+                let bench = Bench::new(100, |_| {});
+                let done = bench.run(ask(likelihood)).unwrap();
+                let script = bench.script.lock().unwrap();
+                (done, script.few, script.asked.len())
+            };
+            let ((whole, none, _), (few, some, all)) = (run(Likelihood::Model), run(Likelihood::Allowed));
+            assert!(none == 0 && some == all && all > 0, "{none} {some} {all}");
+            for (a, b) in whole.iter().zip(&few) {
+                assert_eq!((&a.text, &a.ids, &a.finish), (&b.text, &b.ids, &b.finish));
+                assert!(
+                    (a.masked_logprob - b.masked_logprob).abs() <= 1e-9,
+                    "{} {}",
+                    a.masked_logprob,
+                    b.masked_logprob
+                );
+                let sum: f64 = b.logprobs.iter().map(|&l| f64::from(l)).sum();
+                // What is left of the whole text's is that it ends there.
+                assert!(b.masked_logprob <= sum + 1e-5, "{} {sum}", b.masked_logprob);
+                assert!(a.logprobs.iter().zip(&b.logprobs).all(|(model, among)| model <= among));
+            }
+        }
+    }
 }
 
 /// Refuses a letter, without masking.

@@ -7,7 +7,9 @@
 //! is both a whole text and inner has one more alternative, to end: its weight is the summed probability of the tokens
 //! that end a text (end tokens, and tokens that begin a stop string). Where nothing else follows, the end is certain.
 
+use super::request::Likelihood;
 use super::sample::row::Row;
+use super::sample::sums::log_sum_exp_of_few;
 use crate::base::Result;
 
 /// Node 0 is the prompt's last token.
@@ -88,10 +90,13 @@ impl Trie {
         tokens
     }
 
-    /// Takes an inner node's logits. `ends`: tokens that end a text.
-    pub fn fill(&mut self, node: usize, row: &mut Row<'_>, ends: &[u32]) -> Result<()> {
-        let total = row.total()?;
+    /// Takes an inner node's logits. `ends`: tokens that end a text; `likelihood`: what log-probabilities are of.
+    pub fn fill(&mut self, node: usize, row: &mut Row<'_>, ends: &[u32], likelihood: Likelihood) -> Result<()> {
         let logits = row.at(&self.looked_at(node, ends))?;
+        let total = match likelihood {
+            Likelihood::Model => row.total()?,
+            Likelihood::Allowed => log_sum_exp_of_few(&logits)?,
+        };
         let mut children: Vec<f64> = logits.iter().map(|&logit| f64::from(logit) - total).collect();
         let ends = children.split_off(self.nodes[node].children.len());
         let end = sum_of_logs(ends.into_iter());
@@ -161,7 +166,7 @@ mod tests {
         assert!(trie.score(0).is_none());
         let logits = [0.5f32, 1.0, -0.5, 2.0];
         for node in [0, 1, 3] {
-            trie.fill(node, &mut Row::of(&logits), &[0]).unwrap();
+            trie.fill(node, &mut Row::of(&logits), &[0], Likelihood::Model).unwrap();
         }
         let sum: f64 = (0..4).map(|text| trie.score(text).unwrap().1.exp()).sum();
         assert!((sum - 1.0).abs() < 1e-12, "{sum}");
@@ -177,10 +182,10 @@ mod tests {
         let texts: [&[u32]; 3] = [&[], &[1], &[1]];
         let mut trie = Trie::new(texts);
         assert!(trie.inner().is_empty());
-        trie.fill(0, &mut Row::of(&[0.0, 0.0]), &[0]).unwrap();
+        trie.fill(0, &mut Row::of(&[0.0, 0.0]), &[0], Likelihood::Model).unwrap();
         assert_eq!(trie.score(0).unwrap().0, Vec::<f32>::new());
         assert_eq!(trie.score(1), trie.score(2));
         assert!((trie.score(0).unwrap().1 - 0.5f64.ln()).abs() < 1e-12);
-        assert!(trie.fill(0, &mut Row::of(&[f32::NAN, 0.0]), &[0]).is_err());
+        assert!(trie.fill(0, &mut Row::of(&[f32::NAN, 0.0]), &[0], Likelihood::Model).is_err());
     }
 }

@@ -178,6 +178,7 @@ impl Endpoint {
             checksum: None,
             context: found.context,
             chat_template: true,
+            masks: false,
             device,
         };
         let (work, inbox) = channel();

@@ -105,6 +105,7 @@ impl EngineLm {
             checksum,
             context: Some(limits.context),
             chat_template: model.template.is_some(),
+            masks: true,
             device,
         };
         let engine = Engine::start(llama, Arc::clone(&vocab), limits)?;
@@ -154,6 +155,7 @@ impl EngineLm {
             stop: request.stop,
             constraint: request.constraint,
             listed,
+            likelihood: request.likelihood,
             key: request.key,
         })
     }

@@ -162,7 +162,7 @@ impl Lm for RandomProposer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lm::{Sampling, StreamKey};
+    use crate::lm::{Likelihood, Sampling, StreamKey};
     use std::collections::BTreeSet;
 
     struct Digits(usize);
@@ -199,6 +199,7 @@ mod tests {
             max_tokens: 10,
             stop: Vec::new(),
             constraint,
+            likelihood: Likelihood::Model,
             key: StreamKey { seed: 3, puzzle: 4, node },
         };
         let mut updates = RandomProposer::default().generate(request);

@@ -161,7 +161,7 @@ impl Lm for Scripted {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lm::{Constraint, Mode, Sampling, StreamKey};
+    use crate::lm::{Constraint, Likelihood, Mode, Sampling, StreamKey};
 
     fn request(n: usize) -> Generate {
         Generate {
@@ -172,6 +172,7 @@ mod tests {
             max_tokens: 100,
             stop: Vec::new(),
             constraint: None,
+            likelihood: Likelihood::Model,
             key: StreamKey { seed: 0, puzzle: 0, node: 0 },
         }
     }

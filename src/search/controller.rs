@@ -40,14 +40,16 @@ use super::event::{Command, Event, Limits, Outcome, Reason};
 use super::policy::{self, Plan, Step};
 use super::record::Recorder;
 use super::run::{Before, RunSpec};
-use super::tree::{NodeId, Status, ThoughtTree};
+use super::tree::{NodeId, ThoughtTree};
 use crate::base::{Error, ErrorKind, Result, rng};
-use crate::lm::{Constraint, Finish, HeldKv, Hold, Lm, Scores};
+use crate::lm::{Constraint, Finish, HeldKv, Hold, Likelihood, Lm, Scores};
 use crate::strategy::{Constrain, Count, Generate, Search, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
+use finish::Standing;
 use flight::{Ask, Flight, Landed, Lost};
 use grow::Fate;
+use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +76,10 @@ pub struct Controller {
     stage: usize,
     /// What proposals are held to where the puzzle does not say it, compiled.
     rules: Vec<(Constrain, Arc<dyn Constraint>)>,
+    /// The prompts' inputs that the whole puzzle gives: its examples are made up once, not for every prompt.
+    inputs: Value,
     tree: ThoughtTree,
+    standing: Standing,
     ledger: Ledger,
     /// Who was first in a state of the puzzle.
     states: HashMap<String, NodeId>,
@@ -203,7 +208,9 @@ impl Controller {
             stages,
             stage: 0,
             rules,
+            inputs,
             tree: ThoughtTree::default(),
+            standing: Standing::default(),
             ledger: Ledger { kv, ..Ledger::new(limits, paused) },
             states: HashMap::new(),
             holds: HashMap::new(),
@@ -247,6 +254,9 @@ impl Controller {
                     model: self.lm.info().name.clone(),
                     seed: self.seed,
                     budget: self.ledger.limits,
+                    among_allowed: self.lm.info().masks
+                        && self.strategy.constrains()
+                        && self.strategy.likelihood() == Likelihood::Allowed,
                 });
                 if self.paused {
                     self.emit(Event::Paused);
@@ -365,6 +375,7 @@ impl Controller {
             // The controller makes the events itself, so this is its own mistake.
             debug_assert!(false, "{why}");
         }
+        self.standing.note(&event);
         let failed = self.record.as_mut().and_then(|record| record.write(&event).err());
         // A front end that has gone away is noticed where commands are read.
         let _ = self.events.send(event);
@@ -379,13 +390,10 @@ impl Controller {
     }
 
     fn progress(&mut self) {
-        let open = |n: &super::tree::Node| matches!(n.status, Status::Open | Status::Pinned);
-        let frontier: Vec<usize> = self.tree.iter().filter(|(_, n)| open(n)).map(|(_, n)| n.depth).collect();
         let best = self.best();
-        let deepest = self.tree.iter().map(|(_, n)| n.depth).max().unwrap_or(0);
         self.emit(Event::Progress {
-            depth: frontier.iter().copied().max().unwrap_or(deepest),
-            frontier: frontier.len(),
+            depth: self.tree.live().map(|(_, n)| n.depth).max().unwrap_or(self.tree.deepest()),
+            frontier: self.tree.live().count(),
             best,
             best_score: best.and_then(|id| self.tree.node(id).score).unwrap_or(0.0),
             thoughts: self.ledger.thoughts,

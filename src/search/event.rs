@@ -20,6 +20,9 @@ pub enum Event {
         model: String,
         seed: u64,
         budget: Limits,
+        /// Whether the log-probabilities of thoughts' tokens are of the tokens that were allowed; else of all.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        among_allowed: bool,
     },
     /// A prompt goes to the model on behalf of `node`.
     Asked {

@@ -131,14 +131,9 @@ pub fn rank(tree: &ThoughtTree, a: NodeId, b: NodeId) -> Ordering {
         .then_with(|| a.cmp(&b))
 }
 
-/// Whether the search may still go on from here.
-fn live(node: &Node) -> bool {
-    matches!(node.status, Status::Open | Status::Pinned)
-}
-
 /// Whether a policy may ask for proposals below it.
 fn expandable(node: &Node, plan: &Plan) -> bool {
-    live(node) && node.expansions == 0 && (plan.from..plan.depth).contains(&node.depth)
+    node.is_live() && node.expansions == 0 && (plan.from..plan.depth).contains(&node.depth)
 }
 
 /// Whether a plan's rules are about a thought.
@@ -147,7 +142,7 @@ fn concerns(node: &Node, plan: &Plan) -> bool {
 }
 
 fn settle(tree: &ThoughtTree, plan: &Plan) -> Option<Step> {
-    let thoughts = || tree.iter().filter(|(id, node)| *id != NodeId::ROOT && live(node));
+    let thoughts = || tree.live().filter(|(id, _)| *id != NodeId::ROOT);
     let unscored: Vec<NodeId> = thoughts().filter(|(_, n)| n.score.is_none()).map(|(id, _)| id).collect();
     if !unscored.is_empty() {
         return Some(Step::Evaluate(unscored));
@@ -193,7 +188,7 @@ fn rules(tree: &ThoughtTree, plan: &Plan) -> Result<Option<Step>, String> {
         }
     }
     if let Some(accept) = &plan.accept {
-        let good = hold(accept, &|n| live(n) || n.status == Status::Closed)?;
+        let good = hold(accept, &|n| n.is_live() || n.status == Status::Closed)?;
         if let Some(node) = good.into_iter().min_by(|&a, &b| rank(tree, a, b)) {
             return Ok(Some(Step::Choose { node, why: format!("`{}` holds", accept.text()) }));
         }
@@ -203,7 +198,7 @@ fn rules(tree: &ThoughtTree, plan: &Plan) -> Result<Option<Step>, String> {
 
 /// Why a search with nothing left to expand ends.
 fn end(tree: &ThoughtTree, plan: &Plan) -> Step {
-    let deepest = tree.iter().map(|(_, n)| n.depth).max().unwrap_or(0);
+    let deepest = tree.deepest();
     let mut level = tree.iter().filter(|(_, n)| n.depth == deepest);
     if deepest > 0 && level.all(|(_, n)| n.status == Status::Pruned) {
         return Step::End(Reason::AllPruned { depth: deepest });

@@ -3,6 +3,7 @@
 use super::event::{Author, Event, ScorePart};
 use crate::lm::Usage;
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 
 /// A thought's number, in order of growth; the root is 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -67,6 +68,11 @@ pub struct Node {
 }
 
 impl Node {
+    /// Whether the search may still go on from here.
+    pub fn is_live(&self) -> bool {
+        matches!(self.status, Status::Open | Status::Pinned)
+    }
+
     /// The mean of what was backed up through it.
     pub fn value(&self) -> Option<f64> {
         (self.visits > 0).then(|| self.backed_up / self.visits as f64)
@@ -77,6 +83,9 @@ impl Node {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ThoughtTree {
     nodes: Vec<Node>,
+    /// Open and pinned ones: what a step of a search looks at, which may be far fewer than all.
+    live: BTreeSet<NodeId>,
+    deepest: usize,
     /// What all replies cost so far.
     spent: Usage,
 }
@@ -102,7 +111,7 @@ impl Default for ThoughtTree {
             visits: 0,
             backed_up: 0.0,
         };
-        Self { nodes: vec![root], spent: Usage::default() }
+        Self { nodes: vec![root], live: BTreeSet::from([NodeId::ROOT]), deepest: 0, spent: Usage::default() }
     }
 }
 
@@ -137,6 +146,8 @@ impl ThoughtTree {
                     backed_up: 0.0,
                 });
                 self.nodes[parent.index()].children.push(*node);
+                self.live.insert(*node);
+                self.deepest = self.deepest.max(depth);
             }
             Event::Expanded { node, .. } => self.get_mut(*node)?.expansions += 1,
             Event::Scored { node, score, parts } => {
@@ -163,10 +174,14 @@ impl ThoughtTree {
                     at = node.parent;
                 }
             }
-            Event::Status { node, status, why } => {
-                let node = self.get_mut(*node)?;
+            Event::Status { node: id, status, why } => {
+                let node = self.get_mut(*id)?;
                 node.status = *status;
                 node.why = why.clone();
+                match node.is_live() {
+                    true => self.live.insert(*id),
+                    false => self.live.remove(id),
+                };
             }
             Event::Edited { node, text } => {
                 let node = self.get_mut(*node)?;
@@ -208,6 +223,16 @@ impl ThoughtTree {
     /// The node; panics where there is none, which is a caller's mistake.
     pub fn node(&self, node: NodeId) -> &Node {
         &self.nodes[node.index()]
+    }
+
+    /// Those of [`Self::iter`] that are live.
+    pub fn live(&self) -> impl Iterator<Item = (NodeId, &Node)> {
+        self.live.iter().map(|&id| (id, self.node(id)))
+    }
+
+    /// Levels of thoughts so far.
+    pub fn deepest(&self) -> usize {
+        self.deepest
     }
 
     pub fn iter(&self) -> impl Iterator<Item = (NodeId, &Node)> {

@@ -19,6 +19,7 @@ use crate::base::{Error, Result};
 use minijinja::syntax::SyntaxConfig;
 use minijinja::{AutoEscape, Environment, ErrorKind, UndefinedBehavior, Value as Jinja};
 use serde_json::Value;
+use std::sync::LazyLock;
 
 /// What one rendering may cost: an instruction costs 1, and so do 64 bytes of text made or written, asked for before they are
 /// allocated. So this is at most 16 MiB; a prompt with 16 examples takes a few hundred.
@@ -26,14 +27,18 @@ const FUEL: u64 = (16 << 20) / 64;
 
 /// The environment all templates share: strict about names, block tags on lines of their own leave no blank lines, and one
 /// newline at the end is dropped.
-pub(super) fn environment() -> Environment<'static> {
-    let mut env = Environment::new();
-    env.set_undefined_behavior(UndefinedBehavior::Strict);
-    env.set_auto_escape_callback(|_| AutoEscape::None);
-    env.set_fuel(Some(FUEL));
-    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
-    env.set_syntax(syntax.expect("the usual delimiters are valid"));
-    env
+pub(super) fn environment() -> &'static Environment<'static> {
+    /// Made once: a search renders a prompt for every thought. Nothing is ever added to it.
+    static SHARED: LazyLock<Environment<'static>> = LazyLock::new(|| {
+        let mut env = Environment::new();
+        env.set_undefined_behavior(UndefinedBehavior::Strict);
+        env.set_auto_escape_callback(|_| AutoEscape::None);
+        env.set_fuel(Some(FUEL));
+        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        env.set_syntax(syntax.expect("the usual delimiters are valid"));
+        env
+    });
+    &SHARED
 }
 
 /// Where a template stands, which decides the inputs it has.

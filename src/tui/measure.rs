@@ -40,6 +40,7 @@ pub fn measure(thoughts: u32, width: u16, height: u16, frames: u32) -> Result<Fr
         model: "none".into(),
         seed: 0,
         budget: Limits::default(),
+        among_allowed: false,
     });
     for node in 1..=thoughts {
         app.search_event(&grown(node));

@@ -49,6 +49,8 @@ pub struct Header {
     pub strategy: String,
     pub model: String,
     pub seed: u64,
+    /// Whether probabilities of tokens are among what was allowed.
+    pub among_allowed: bool,
 }
 
 /// How far the search is.
@@ -123,7 +125,7 @@ impl RunState {
         }
         self.count_score(event, score_before);
         match event {
-            Event::Started { task, puzzle, title, strategy, model, seed, budget } => {
+            Event::Started { task, puzzle, title, strategy, model, seed, budget, among_allowed } => {
                 self.header = Some(Header {
                     task: task.clone(),
                     puzzle: puzzle.clone(),
@@ -131,6 +133,7 @@ impl RunState {
                     strategy: strategy.clone(),
                     model: model.clone(),
                     seed: *seed,
+                    among_allowed: *among_allowed,
                 });
                 self.limits = *budget;
                 self.told_at = Some(now);

@@ -24,6 +24,7 @@ pub fn started() -> Event {
         model: "smollm2-135m".into(),
         seed: 1,
         budget: Limits { tokens: Some(20_000), thoughts: Some(500), seconds: Some(60.0) },
+        among_allowed: false,
     }
 }
 

@@ -6,6 +6,7 @@
 pub mod places;
 pub mod pty;
 
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -34,6 +35,16 @@ impl Place {
         let mut command =
             Command::new(std::env::var_os("TOTARA_PROGRAM").unwrap_or(env!("CARGO_BIN_EXE_totara").into()));
         command.args(args).current_dir(self.dir.path()).env("TOTARA_STATE", self.path("state"));
+        // Tests that run in the background inherit ignored signals, which the program rightly leaves ignored.
+        // SAFETY: `signal` is async-signal-safe and touches nothing of the parent.
+        unsafe {
+            command.pre_exec(|| {
+                for number in [libc::SIGINT, libc::SIGHUP, libc::SIGTERM] {
+                    libc::signal(number, libc::SIG_DFL);
+                }
+                Ok(())
+            });
+        }
         if let Some(model) = places::model() {
             command.env("TOTARA_MODEL", model);
         }

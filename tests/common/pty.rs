@@ -4,10 +4,11 @@ use super::Place;
 use portable_pty::{Child, CommandBuilder, MasterPty, PtySize, native_pty_system};
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long something may take to be shown, where the test does not say.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 
 pub struct Terminal {
     child: Box<dyn Child + Send + Sync>,
@@ -15,6 +16,7 @@ pub struct Terminal {
     writer: Box<dyn Write + Send>,
     screen: Arc<Mutex<vt100::Parser>>,
     bytes: Arc<Mutex<Vec<u8>>>,
+    reading: JoinHandle<()>,
 }
 
 impl Terminal {
@@ -36,7 +38,7 @@ impl Terminal {
         let mut reader = pair.master.try_clone_reader().expect("a reader");
         let bytes = Arc::new(Mutex::new(Vec::new()));
         let (shown, written) = (Arc::clone(&screen), Arc::clone(&bytes));
-        std::thread::spawn(move || {
+        let reading = std::thread::spawn(move || {
             let mut buffer = [0u8; 65536];
             while let Ok(n) = reader.read(&mut buffer) {
                 if n == 0 {
@@ -47,7 +49,7 @@ impl Terminal {
             }
         });
         let writer = pair.master.take_writer().expect("a writer");
-        Self { child, master: pair.master, writer, screen, bytes }
+        Self { child, master: pair.master, writer, screen, bytes, reading }
     }
 
     /// Whether these bytes were ever written to the terminal.
@@ -62,9 +64,14 @@ impl Terminal {
 
     #[track_caller]
     pub fn wait_for(&self, words: &str) {
+        self.wait_until(words, |text| text.contains(words));
+    }
+
+    #[track_caller]
+    pub fn wait_until(&self, what: &str, seen: impl Fn(&str) -> bool) {
         let start = Instant::now();
-        while !self.text().contains(words) {
-            assert!(start.elapsed() < PATIENCE, "no `{words}` in:\n{}", self.text());
+        while !seen(&self.text()) {
+            assert!(start.elapsed() < PATIENCE, "not seen: `{what}` in:\n{}", self.text());
             std::thread::sleep(Duration::from_millis(10));
         }
     }
@@ -73,9 +80,11 @@ impl Terminal {
         self.press_bytes(keys.as_bytes());
     }
 
+    /// Keys for a program that has just ended are nobody's, which is what the system says then.
     pub fn press_bytes(&mut self, bytes: &[u8]) {
-        self.writer.write_all(bytes).expect("keys");
-        self.writer.flush().expect("keys");
+        if let Err(error) = self.writer.write_all(bytes).and_then(|()| self.writer.flush()) {
+            assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+        }
     }
 
     pub fn resize(&self, cols: u16, rows: u16) {
@@ -108,8 +117,16 @@ impl Terminal {
             }
             std::thread::sleep(Duration::from_millis(10));
         };
-        std::thread::sleep(Duration::from_millis(100));
+        self.drain();
         status.exit_code()
+    }
+
+    /// Waits until the reader has seen all that was written: nobody holds the other side any more.
+    fn drain(&self) {
+        let start = Instant::now();
+        while !self.reading.is_finished() && start.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 
     #[track_caller]

@@ -130,7 +130,7 @@ impl<'a> Run<'a> {
 
     /// What was wanted first, second, … of the last step, for a sampler without a temperature.
     pub fn row(&mut self, wanted: usize) -> Row<'_> {
-        static NOTHING: Asked = Asked { tokens: Vec::new(), temperature: None };
+        static NOTHING: Asked = Asked { tokens: Vec::new(), more: true, temperature: None };
         Row::said(&self.said[wanted], &NOTHING, self.vocab, self.llama, wanted)
     }
 

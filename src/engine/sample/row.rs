@@ -10,22 +10,29 @@ use crate::model::llama::Llama;
 pub struct Asked {
     /// Ascending, each once.
     pub tokens: Vec<u32>,
+    /// Whether more than these tokens is looked at.
+    pub more: bool,
     /// `None`: nobody draws from it with a temperature.
     pub temperature: Option<f32>,
 }
 
 /// Tokens that are asked for at most: beyond that, all logits are fetched where they are looked at.
 const MOST_ASKED: usize = 8192;
+/// So many tokens are worth asking for alone: each takes a tile of the output matrix for its row by itself, where the
+/// whole matrix is read once for all rows.
+const FEW: usize = 256;
 
 impl Asked {
     pub fn clear(&mut self) {
         self.tokens.clear();
+        self.more = false;
         self.temperature = None;
     }
 
     /// Adds tokens, unless they are too many.
     pub fn add(&mut self, tokens: &[u32]) {
         if self.tokens.len() + tokens.len() > MOST_ASKED {
+            self.more = true;
             return;
         }
         self.tokens.extend_from_slice(tokens);
@@ -33,8 +40,16 @@ impl Asked {
         self.tokens.dedup();
     }
 
+    /// Whether no logits are wanted but those of a few tokens.
+    fn is_few(&self) -> bool {
+        !self.more && (1..=FEW).contains(&self.tokens.len())
+    }
+
     /// The question to the device.
     pub fn want(&self) -> Want<'_> {
+        if self.is_few() {
+            return Want::Only(&self.tokens);
+        }
         Want::Glance(Ask { tokens: &self.tokens, temperature: self.temperature.unwrap_or(1.0) })
     }
 }
@@ -50,6 +65,8 @@ pub struct Row<'a> {
 
 enum Source<'a> {
     All(&'a [f32]),
+    /// Of these tokens and no others.
+    Few(&'a [u32], &'a [f32]),
     Glance {
         glance: &'a Glance,
         asked: &'a Asked,
@@ -68,6 +85,7 @@ impl<'a> Row<'a> {
     /// Row `wanted` of the step that `llama` ran last, of which it said `said` when asked `asked`.
     pub fn said(said: &'a Said, asked: &'a Asked, vocab: usize, llama: &'a mut Llama, wanted: usize) -> Self {
         match said {
+            Said::Logits(logits) if asked.is_few() => Self::new(Source::Few(&asked.tokens, logits), vocab),
             Said::Logits(logits) => Self::of(logits),
             Said::Glance(glance) => Self::new(Source::Glance { glance, asked, llama, wanted, fetched: None }, vocab),
         }
@@ -86,6 +104,7 @@ impl<'a> Row<'a> {
             Source::All(logits) => log_sum_exp(logits)?,
             Source::Glance { glance, .. } if glance.total.is_finite() => glance.total,
             Source::Glance { .. } => return Err(not_numbers()),
+            Source::Few(..) => return Err(not_asked()),
         };
         self.total = Some(total);
         Ok(total)
@@ -99,6 +118,7 @@ impl<'a> Row<'a> {
                 (0u32..).zip(*logits).find(|&(_, &logit)| logit == best).map(|(token, &logit)| (token, logit))
             }
             Source::Glance { glance, .. } => glance.top.first().copied(),
+            Source::Few(..) => return Err(not_asked()),
         };
         found.ok_or_else(not_numbers)
     }
@@ -108,6 +128,7 @@ impl<'a> Row<'a> {
         match &self.source {
             Source::All(logits) => self.top.get_or_insert_with(|| largest_of(logits, TOP)),
             Source::Glance { glance, .. } => &glance.top,
+            Source::Few(..) => &[],
         }
     }
 
@@ -138,6 +159,10 @@ impl<'a> Row<'a> {
 
     /// The logits of these tokens.
     pub fn at(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        if let Source::Few(few, logits) = &self.source {
+            let known = |token: &u32| few.binary_search(token).ok().and_then(|at| logits.get(at).copied());
+            return tokens.iter().map(known).collect::<Option<_>>().ok_or_else(not_asked);
+        }
         if let Source::Glance { glance, asked, .. } = &self.source {
             let known = |token: &u32| match asked.tokens.binary_search(token) {
                 Ok(at) => glance.asked.get(at).copied(),
@@ -156,6 +181,7 @@ impl<'a> Row<'a> {
     pub fn all(&mut self) -> Result<&[f32]> {
         match &mut self.source {
             Source::All(logits) => Ok(logits),
+            Source::Few(..) => Err(not_asked()),
             Source::Glance { llama, wanted, fetched, .. } => {
                 if fetched.is_none() {
                     let mut logits = Vec::with_capacity(self.vocab);
@@ -166,6 +192,10 @@ impl<'a> Row<'a> {
             }
         }
     }
+}
+
+fn not_asked() -> Error {
+    Error::fault("logits are looked at that were not asked for")
 }
 
 fn not_numbers() -> Error {

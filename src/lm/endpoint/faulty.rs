@@ -33,7 +33,7 @@ type Script = dyn Fn(&Asked, usize) -> Act + Send + Sync;
 pub struct Server {
     pub url: String,
     pub asked: Arc<Mutex<Vec<Asked>>>,
-    /// Most requests that were open at once.
+    /// Most requests that waited for their answers at once.
     pub most: Arc<AtomicUsize>,
 }
 
@@ -43,18 +43,21 @@ impl Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let (asked, most) = (Arc::new(Mutex::new(Vec::new())), Arc::new(AtomicUsize::new(0)));
+        let (number, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         let server = Self { url, asked: asked.clone(), most: most.clone() };
         let script: Arc<Script> = Arc::new(script);
-        let (number, open) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 let (script, asked, number) = (script.clone(), asked.clone(), number.clone());
                 let (most, open) = (most.clone(), open.clone());
-                std::thread::spawn(move || {
+                let counted = move |asked: &Asked, number: usize| {
                     most.fetch_max(open.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
-                    serve(stream, owner, script.as_ref(), &asked, &number);
+                    let act = script(asked, number);
+                    // Before the answer: the client may send its next request before this thread runs again.
                     open.fetch_sub(1, Ordering::SeqCst);
-                });
+                    act
+                };
+                std::thread::spawn(move || serve(stream, owner, &counted, &asked, &number));
             }
         });
         server

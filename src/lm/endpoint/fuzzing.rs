@@ -5,7 +5,7 @@ use super::{Kind, http, serve, wire};
 use crate::base::choices::Choices;
 use crate::base::text::sanitize_line;
 use crate::lm::pattern::Pattern;
-use crate::lm::{Constraint, Finish, Generate, Mode, Prompt, Sampling, StreamKey};
+use crate::lm::{Constraint, Finish, Generate, Likelihood, Mode, Prompt, Sampling, StreamKey};
 use serde_json::Value;
 use std::sync::Arc;
 
@@ -34,6 +34,7 @@ pub fn fuzz(bytes: &[u8]) {
         max_tokens: 8,
         stop: [vec![], vec!["\n".to_string(), String::new()]][stops].clone(),
         constraint,
+        likelihood: Likelihood::Model,
         key: StreamKey { seed: 1, puzzle: 0, node: 0 },
     };
     let usages = serve::usages(&reply, 1);

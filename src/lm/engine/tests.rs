@@ -5,7 +5,7 @@ use super::*;
 use crate::base::ErrorKind;
 use crate::base::testing::{real_model, shared};
 use crate::engine::constraint::{Constraint, Judgement};
-use crate::lm::{Completion, Finish, Grammar, GrammarForm, Sampling, StreamKey};
+use crate::lm::{Completion, Finish, Grammar, GrammarForm, Likelihood, Sampling, StreamKey};
 use crate::model::{OpenOptions, open};
 use serde_json::Value;
 use std::path::Path;
@@ -46,6 +46,7 @@ fn ask(prompt: Prompt, max_tokens: usize) -> Generate {
         max_tokens,
         stop: Vec::new(),
         constraint: None,
+        likelihood: Likelihood::Model,
         key: StreamKey { seed: 1, puzzle: 2, node: 3 },
     }
 }

@@ -63,7 +63,7 @@ impl Controller {
         json!({
             "task": self.puzzle.task(),
             "id": self.puzzle.id(),
-            "inputs": self.strategy.inputs(self.puzzle.inputs()),
+            "inputs": self.inputs,
             "thought": at.text,
             "path": self.tree.path(node).iter().map(|&id| self.tree.node(id).text.as_str()).collect::<Vec<_>>(),
             "answer": self.answer_of(node),

@@ -4,17 +4,66 @@ use super::Controller;
 use crate::search::event::{Event, Outcome, Reason};
 use crate::search::policy::{self, rank};
 use crate::search::tree::{NodeId, Status};
-use crate::strategy::Thought;
+use crate::strategy::{Policy, Thought};
 use std::cmp::Ordering;
+use std::collections::BTreeSet;
+
+/// The best thought as of the last look, and the thoughts that have changed since: another look costs what has changed, and
+/// not what the tree has grown to.
+#[derive(Default)]
+pub struct Standing {
+    best: Option<NodeId>,
+    changed: BTreeSet<NodeId>,
+}
+
+impl Standing {
+    /// Notes what an event changes.
+    pub fn note(&mut self, event: &Event) {
+        match event {
+            Event::Grown { node, .. }
+            | Event::Scored { node, .. }
+            | Event::Status { node, .. }
+            | Event::Edited { node, .. } => {
+                self.changed.insert(*node);
+            }
+            _ => {}
+        }
+    }
+}
 
 impl Controller {
+    /// The best thought so far, from what has changed since the last look where that is enough.
+    pub(super) fn best(&mut self) -> Option<NodeId> {
+        let changed = std::mem::take(&mut self.standing.changed);
+        // What a policy chooses, and what is about the whole puzzle, may change with any thought.
+        let local =
+            self.chosen.is_none() && !self.plan.policy.chooses() && !matches!(self.plan.policy, Policy::Graph(_));
+        let known = self.standing.best.filter(|best| local && !changed.contains(best));
+        let best = match known {
+            Some(best) => {
+                let others = changed.into_iter().filter(|id| *id != NodeId::ROOT);
+                others.fold(best, |best, other| if self.better(None, other, best).is_lt() { other } else { best })
+            }
+            None => self.best_of_all()?,
+        };
+        debug_assert_eq!(Some(best), self.best_of_all(), "what has changed is enough to know");
+        self.standing.best = Some(best);
+        Some(best)
+    }
+
     /// The best thought so far: a right answer; else the whole answer with the fewest errors; else the best beginning
     /// that is not pruned, deeper ones before shallower ones of the same score; else the best pruned thought.
-    pub(super) fn best(&self) -> Option<NodeId> {
+    fn best_of_all(&self) -> Option<NodeId> {
         if self.chosen.is_some() {
             return self.chosen;
         }
         let choice = policy::choice(&self.tree, &self.plan.policy);
+        let thoughts = self.tree.iter().map(|(id, _)| id).filter(|id| *id != NodeId::ROOT);
+        thoughts.min_by(|&a, &b| self.better(choice, a, b))
+    }
+
+    /// Which of two thoughts stands higher, where the policy would choose `choice`.
+    fn better(&self, choice: Option<NodeId>, a: NodeId, b: NodeId) -> Ordering {
         let class = |id: NodeId| {
             let node = self.tree.node(id);
             match node.status {
@@ -29,15 +78,12 @@ impl Controller {
         // A solution of the whole puzzle is better than one of a part.
         let part = |id: NodeId| !self.whole(id);
         let score = |id: NodeId| self.tree.node(id).score.unwrap_or(-1.0);
-        let better = |a: NodeId, b: NodeId| -> Ordering {
-            class(a)
-                .cmp(&class(b))
-                .then_with(|| part(a).cmp(&part(b)))
-                .then_with(|| score(b).total_cmp(&score(a)))
-                .then_with(|| depth(b).cmp(&depth(a)))
-                .then_with(|| rank(&self.tree, a, b))
-        };
-        self.tree.iter().map(|(id, _)| id).filter(|id| *id != NodeId::ROOT).min_by(|&a, &b| better(a, b))
+        class(a)
+            .cmp(&class(b))
+            .then_with(|| part(a).cmp(&part(b)))
+            .then_with(|| score(b).total_cmp(&score(a)))
+            .then_with(|| depth(b).cmp(&depth(a)))
+            .then_with(|| rank(&self.tree, a, b))
     }
 
     /// Ends the search with a thought that the strategy chose; only now the puzzle judges it.
@@ -60,7 +106,7 @@ impl Controller {
         }
     }
 
-    pub(super) fn outcome(&self, reason: Reason) -> Outcome {
+    pub(super) fn outcome(&mut self, reason: Reason) -> Outcome {
         let node = self.best();
         let text = node.map(|id| self.answer_of(id));
         let verdict = match (node, &text) {

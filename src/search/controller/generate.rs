@@ -125,8 +125,7 @@ impl Controller {
     }
 
     fn breadth(&self, node: NodeId) -> Result<usize> {
-        let inputs = self.strategy.inputs(self.puzzle.inputs());
-        let own = || prompt::count(&self.generate_below(node).n, &inputs, &self.strategy.origin, "generate.n");
+        let own = || prompt::count(&self.generate_below(node).n, &self.inputs, &self.strategy.origin, "generate.n");
         self.breadth.map_or_else(own, Ok)
     }
 
@@ -139,7 +138,7 @@ impl Controller {
             Some(sources) => Subject::Merge(sources.clone()),
             None => Subject::After(node),
         };
-        let inputs = strategy.inputs(self.puzzle_for(&subject).inputs());
+        let inputs = self.puzzle_inputs(&subject);
         let max_tokens = prompt::count(&generate.max_tokens, &inputs, &strategy.origin, "generate.max_tokens")?;
         let prompt = self.prompt(&generate.prompt, generate.format, subject, max_tokens)?;
         let mut sampling = generate.sampling.clone();
@@ -150,7 +149,8 @@ impl Controller {
         let constraint = self.constraint(node)?;
         let key = self.stream_key(node, Purpose::Generate);
         let stop = generate.stop.clone();
-        let generate = Generate { prompt, mode, n, sampling, max_tokens, stop, constraint, key };
+        let likelihood = strategy.likelihood();
+        let generate = Generate { prompt, mode, n, sampling, max_tokens, stop, constraint, likelihood, key };
         Ok(Ask { node, purpose: Purpose::Generate, generate })
     }
 

@@ -4,7 +4,7 @@
 use super::prompt::Subject;
 use super::{Controller, round};
 use crate::base::Result;
-use crate::lm::{Format, Generate, Mode, Prompt, Sampling, Score, Scores};
+use crate::lm::{Format, Generate, Likelihood, Mode, Prompt, Sampling, Score, Scores};
 use crate::search::evaluate::{Part, logprob, yes_no};
 use crate::search::event::{Event, Purpose};
 use crate::search::tree::NodeId;
@@ -138,6 +138,7 @@ impl Controller {
             max_tokens: 0,
             stop: Vec::new(),
             constraint: None,
+            likelihood: Likelihood::Model,
             key,
         };
         let requests: Vec<Generate> = prompts.into_iter().map(request).collect();

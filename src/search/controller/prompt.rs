@@ -12,6 +12,7 @@ use crate::strategy::{self, Count, PromptSource, Thought};
 use crate::task::Puzzle;
 use crate::task::constrain::Choices;
 use serde_json::Value;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// What a prompt is for.
@@ -91,9 +92,18 @@ impl Controller {
         }
     }
 
+    /// What the puzzle gives that a prompt is about.
+    pub(super) fn puzzle_inputs(&self, subject: &Subject) -> Cow<'_, Value> {
+        let puzzle = self.puzzle_for(subject);
+        match Arc::ptr_eq(&puzzle, &self.puzzle) {
+            true => Cow::Borrowed(&self.inputs),
+            false => Cow::Owned(self.strategy.inputs(puzzle.inputs())),
+        }
+    }
+
     /// The template's inputs: the puzzle's own, and where the search stands.
     fn inputs(&self, subject: &Subject) -> Value {
-        let mut inputs = self.strategy.inputs(self.puzzle_for(subject).inputs());
+        let mut inputs = self.puzzle_inputs(subject).into_owned();
         if let Value::Object(map) = &mut inputs {
             if let Subject::After(_) | Subject::Merge(_) = subject {
                 map.insert("thoughts".into(), Value::Array(Vec::new()));

@@ -6,7 +6,7 @@ use super::flight::{Ask, Lost};
 use super::prompt::Subject;
 use super::round;
 use crate::base::{Error, Result};
-use crate::lm::{Constraint, Finish, Generate, Judgement, Mode, Sampling};
+use crate::lm::{Constraint, Finish, Generate, Judgement, Likelihood, Mode, Sampling};
 use crate::search::evaluate::reply::Scale;
 use crate::search::evaluate::{Part, checker, combine, value, vote, weigh};
 use crate::search::event::{Event, Purpose, ScorePart};
@@ -261,6 +261,7 @@ impl Controller {
             max_tokens,
             stop: Vec::new(),
             constraint: Some(Arc::new(Usual(usual(evaluator, among)))),
+            likelihood: Likelihood::Model,
             key: self.stream_key(node, purpose),
         };
         Ok(Ask { node, purpose, generate })

@@ -14,23 +14,37 @@ use crate::search::tree::{NodeId, ThoughtTree};
 use crate::strategy::Expression;
 
 pub fn next(tree: &ThoughtTree, plan: &Plan, priority: &Expression, width: usize) -> Step {
-    let waiting: Vec<NodeId> = tree.iter().filter(|(_, n)| expandable(n, plan)).map(|(id, _)| id).collect();
+    let waiting: Vec<NodeId> = tree.live().filter(|(_, n)| expandable(n, plan)).map(|(id, _)| id).collect();
     if waiting.is_empty() {
         return end(tree, plan);
     }
     if waiting.len() <= width.min(1) {
         return Step::Expand(waiting);
     }
-    let run = values::run(tree);
-    let rows: Vec<_> = waiting.iter().map(|&id| values::thought(tree, id, &run)).collect();
-    let priorities = match priority.numbers(&rows) {
+    let priorities = match priorities(tree, &waiting, priority) {
         Ok(priorities) => priorities,
         Err(message) => return Step::End(Reason::Failed { message }),
     };
     let of = |priority: Option<f64>| priority.filter(|p| !p.is_nan()).unwrap_or(f64::NEG_INFINITY);
     let mut ordered: Vec<(f64, NodeId)> = priorities.into_iter().map(of).zip(waiting).collect();
-    ordered.sort_by(|a, b| b.0.total_cmp(&a.0).then_with(|| rank(tree, a.1, b.1)));
-    Step::Expand(ordered.into_iter().take(width.max(1)).map(|(_, id)| id).collect())
+    let better = |a: &(f64, NodeId), b: &(f64, NodeId)| b.0.total_cmp(&a.0).then_with(|| rank(tree, a.1, b.1));
+    let width = width.clamp(1, ordered.len());
+    // Of the many that wait a few are wanted: only those are sorted.
+    ordered.select_nth_unstable_by(width - 1, better);
+    ordered.truncate(width);
+    ordered.sort_by(better);
+    Step::Expand(ordered.into_iter().map(|(_, id)| id).collect())
+}
+
+/// The priority of each thought. The default, `score` alone, is read from the tree: working out an expression for all that
+/// wait, at every step, is most of what a large tree costs.
+fn priorities(tree: &ThoughtTree, waiting: &[NodeId], priority: &Expression) -> Result<Vec<Option<f64>>, String> {
+    if priority.text().trim() == "score" {
+        return Ok(waiting.iter().map(|&id| tree.node(id).score).collect());
+    }
+    let run = values::run(tree);
+    let rows: Vec<_> = waiting.iter().map(|&id| values::thought(tree, id, &run)).collect();
+    priority.numbers(&rows)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@
 //! verifier. The puzzle's own check is asked once, of the chosen answer, so that the result is what a user without a checker
 //! would get. With `checker: whole` among the evaluators the verifier is perfect, and this is pass@n.
 
-use super::{Plan, Step, end, expandable, live, rank};
+use super::{Plan, Step, end, expandable, rank};
 use crate::search::tree::{NodeId, ThoughtTree};
 
 pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
@@ -24,7 +24,7 @@ pub fn choice(tree: &ThoughtTree) -> Option<NodeId> {
 
 /// Whole answers that were not pruned.
 pub(super) fn candidates(tree: &ThoughtTree) -> impl Iterator<Item = NodeId> {
-    tree.node(NodeId::ROOT).children.iter().copied().filter(|id| live(tree.node(*id)))
+    tree.node(NodeId::ROOT).children.iter().copied().filter(|id| tree.node(*id).is_live())
 }
 
 /// Answers that were proposed, repeated ones counted.

@@ -16,7 +16,7 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
 
 /// The step for the shallowest level that waits: prune what is behind the best, else expand the level, best first.
 pub(super) fn level(tree: &ThoughtTree, plan: &Plan, order: impl Fn(NodeId, NodeId) -> Ordering) -> Step {
-    let waiting: Vec<NodeId> = tree.iter().filter(|(_, n)| expandable(n, plan)).map(|(id, _)| id).collect();
+    let waiting: Vec<NodeId> = tree.live().filter(|(_, n)| expandable(n, plan)).map(|(id, _)| id).collect();
     let Some(depth) = waiting.iter().map(|&id| tree.node(id).depth).min() else {
         return end(tree, plan);
     };

@@ -23,7 +23,7 @@ use crate::strategy::Operation;
 use std::collections::BTreeMap;
 
 pub fn next(tree: &ThoughtTree, plan: &Plan, operations: &[Operation]) -> Step {
-    let waiting: Vec<NodeId> = tree.iter().filter(|(_, n)| expandable(n, plan)).map(|(id, _)| id).collect();
+    let waiting: Vec<NodeId> = tree.live().filter(|(_, n)| expandable(n, plan)).map(|(id, _)| id).collect();
     let Some(depth) = waiting.iter().map(|&id| tree.node(id).depth).min() else {
         return end(tree, plan);
     };

@@ -15,7 +15,7 @@
 //!
 //! It ends after `simulations`, or when nothing is left to expand. O(thoughts) a step.
 
-use super::{Plan, Step, end, expandable, live, rank};
+use super::{Plan, Step, end, expandable, rank};
 use crate::search::event::Reason;
 use crate::search::tree::{Node, NodeId, Status, ThoughtTree};
 use crate::strategy::Mcts;
@@ -89,8 +89,9 @@ fn select(tree: &ThoughtTree, plan: &Plan, c: f64) -> Option<NodeId> {
             let child = tree.node(id);
             child.value().map_or(f64::INFINITY, |mean| mean + c * (all / child.visits as f64).sqrt())
         };
-        let open =
-            |id: &NodeId| promising[id.index()] && (live(tree.node(*id)) || tree.node(*id).status == Status::Closed);
+        let open = |id: &NodeId| {
+            promising[id.index()] && (tree.node(*id).is_live() || tree.node(*id).status == Status::Closed)
+        };
         at = node
             .children
             .iter()

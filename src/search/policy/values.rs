@@ -2,7 +2,7 @@
 //!
 //! `strategy/expression.rs` lists them with what they mean; a test holds the two against each other.
 
-use super::{live, rank};
+use super::rank;
 use crate::search::tree::{NodeId, Status, ThoughtTree};
 use crate::strategy::Values;
 
@@ -11,10 +11,10 @@ pub fn run(tree: &ThoughtTree) -> Values {
     let thoughts = || tree.iter().filter(|(id, _)| *id != NodeId::ROOT);
     let scores = thoughts().filter(|(_, n)| n.status != Status::Pruned).filter_map(|(_, n)| n.score);
     let best = scores.filter(|s| !s.is_nan()).fold(0.0, f64::max);
-    let open = tree.iter().filter(|(_, n)| live(n) && n.expansions == 0).count();
+    let open = tree.live().filter(|(_, n)| n.expansions == 0).count();
     vec![
         ("best", best),
-        ("deepest", tree.iter().map(|(_, n)| n.depth).max().unwrap_or(0) as f64),
+        ("deepest", tree.deepest() as f64),
         ("open", open as f64),
         ("thoughts", (tree.len() - 1) as f64),
         ("tokens", tree.spent().tokens() as f64),

@@ -16,7 +16,7 @@ static NUMBER: LazyLock<Regex> =
 pub struct Formula(String);
 
 fn environment() -> Environment<'static> {
-    let mut env = prompt::environment();
+    let mut env = prompt::environment().clone();
     env.add_filter("number", |text: &str| {
         text.trim().parse::<f64>().ok().filter(|n| n.is_finite()).ok_or_else(|| {
             let shown: String = text.trim().chars().take(40).collect();

@@ -95,7 +95,9 @@ fn tokens(out: &mut Lines, run: &RunScreen, theme: &Theme, id: NodeId, node: &No
         None => node.token_logprobs.iter().map(|l| (String::new(), f64::from(*l))).collect(),
     };
     if !pieces.is_empty() {
-        heading(out, theme, "tokens and their probability");
+        let among = run.state.header.as_ref().is_some_and(|header| header.among_allowed);
+        let title = if among { "tokens, probability among those allowed" } else { "tokens and their probability" };
+        heading(out, theme, title);
         flow(out, theme, &pieces, width);
     }
     let u = node.usage;

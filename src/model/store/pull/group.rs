@@ -133,7 +133,7 @@ mod tests {
             let id = group.id;
             let started = Instant::now();
             drop(group);
-            assert!(started.elapsed() < Duration::from_secs(2), "{script}: {:?}", started.elapsed());
+            assert!(started.elapsed() < Duration::from_secs(20), "{script}: {:?}", started.elapsed());
             // SAFETY: kill takes no pointers.
             assert!(unsafe { libc::kill(-id, 0) } != 0 || !alive(id), "{script}");
         }

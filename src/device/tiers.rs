@@ -7,9 +7,14 @@
 //! K/V of a step's own rows are made on the device and written through to the host tier at once, so that a page that goes
 //! from the device is never written back. Every byte that crosses is counted ([`Link`]).
 
+mod moving;
+
+pub use moving::Moving;
+
 use super::attend::{AttendWork, BLOCK, Unit};
 use crate::kv::PAGE_TOKENS;
 use std::ops::Range;
+use std::time::Instant;
 
 /// Pages of one layer that the device tier must hold at least: a row's block, where every token lies in a page of its own.
 pub const LEAST_PAGES: usize = BLOCK;
@@ -25,6 +30,10 @@ pub struct Link {
     pub fetches: u64,
     /// How many of them went from the device for others.
     pub evictions: u64,
+    /// Seconds that transfers took, and those of them that passed while the device computed, so that nobody waited for
+    /// them. Hidden is no more than taken.
+    pub transfer_seconds: f64,
+    pub hidden_seconds: f64,
     /// Bytes of the device tier, and the most that were ever in use.
     pub budget_bytes: u64,
     pub peak_bytes: u64,
@@ -42,6 +51,16 @@ pub struct Link {
     /// a transfer is a copy inside main memory.
     pub fetch_seconds: f64,
     pub waited_seconds: f64,
+}
+
+impl Link {
+    /// Copies were made in line since `began`, when `fetches` was so many: all of that time was waited for. Looking for
+    /// what was here already is no transfer.
+    pub fn transferred(&mut self, fetches: u64, began: Instant) {
+        if self.fetches > fetches {
+            self.transfer_seconds += began.elapsed().as_secs_f64();
+        }
+    }
 }
 
 /// A work's units in an order and grouping in which each wave fits the device tier.

@@ -56,6 +56,11 @@ pub struct LinkCounters {
     pub fetches: u64,
     #[serde(default)]
     pub evictions: u64,
+    /// Seconds that transfers took, and those of them that passed behind computation.
+    #[serde(default)]
+    pub transfer_seconds: f64,
+    #[serde(default)]
+    pub hidden_seconds: f64,
     /// Bytes of K/V that the device may hold, and the most it held; both 0 where it holds everything.
     #[serde(default)]
     pub device_budget_bytes: u64,
@@ -90,6 +95,11 @@ impl LinkCounters {
         (wanted > 0).then(|| self.hits as f64 / wanted as f64)
     }
 
+    /// The share of the transfers' time that passed behind computation; `None` where nothing was transferred.
+    pub fn overlap(&self) -> Option<f64> {
+        (self.transfer_seconds > 0.0).then(|| self.hidden_seconds / self.transfer_seconds)
+    }
+
     /// The mean share of the tokens before them that selecting rows attended to; `None` where none selects.
     pub fn attended_share(&self) -> Option<f64> {
         (self.past > 0).then(|| self.attended as f64 / self.past as f64)
@@ -114,6 +124,8 @@ impl From<Link> for LinkCounters {
             hits: link.hits,
             fetches: link.fetches,
             evictions: link.evictions,
+            transfer_seconds: link.transfer_seconds,
+            hidden_seconds: link.hidden_seconds,
             device_budget_bytes: link.budget_bytes,
             device_peak_bytes: link.peak_bytes,
             moved_out: link.moved_out,
@@ -166,6 +178,10 @@ pub struct HeldKv {
     /// Those whose K/V is on the device, by the share of each that is, while the rest is in RAM; `None`: all of it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub here: Option<u32>,
+    /// Those whose K/V was crossing the link between the two when this was told, counted likewise; `None`: there is but
+    /// one tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<u32>,
 }
 
 /// What "the last moments" of [`SpeedCounters::tokens_per_second`] are.

@@ -54,9 +54,8 @@ impl Holds {
     pub fn held(&self, tree: &TokenTree, here: Option<&[f32]>, moving: Option<&[f32]>) -> HashMap<u64, HeldKv> {
         let held = |branch| {
             let slots = if here.is_some() { tree.slots(branch) } else { Vec::new() };
-            let tokens_of = |shares: &[f32]| {
-                slots.iter().map(|slot| shares[slot.page.0 as usize]).sum::<f32>().round() as u32
-            };
+            let tokens_of =
+                |shares: &[f32]| slots.iter().map(|slot| shares[slot.page.0 as usize]).sum::<f32>().round() as u32;
             let (tokens, own) = (tree.len(branch) as u32, tree.own_tokens(branch) as u32);
             HeldKv { tokens, own, here: here.map(tokens_of), moving: here.and(moving).map(tokens_of) }
         };

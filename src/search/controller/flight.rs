@@ -124,8 +124,9 @@ impl Request {
             None => {
                 self.updates = None;
                 let given = self.samples.iter().take_while(|s| !matches!(s, Sample::Running { .. })).count();
-                let only_unstarted =
-                    self.samples[given..].iter().all(|s| matches!(s, Sample::Running { pieces, .. } if pieces.bytes.is_empty()));
+                let only_unstarted = self.samples[given..]
+                    .iter()
+                    .all(|s| matches!(s, Sample::Running { pieces, .. } if pieces.bytes.is_empty()));
                 if given > 0 && only_unstarted {
                     self.samples.truncate(given);
                 } else {

@@ -96,17 +96,7 @@ impl Controller {
         self.ledger.usage += usage;
         let (text, finish) = (text.to_string(), "scored".to_string());
         let (pieces, piece_logprobs) = (Vec::new(), Vec::new());
-        self.emit(Event::Replied {
-            request,
-            node,
-            sample: 0,
-            text,
-            finish,
-            logprob,
-            usage,
-            pieces,
-            piece_logprobs,
-        });
+        self.emit(Event::Replied { request, node, sample: 0, text, finish, logprob, usage, pieces, piece_logprobs });
         Ok(logprobs)
     }
 

@@ -67,15 +67,24 @@ mod tests {
 
     fn check(reply: (&str, &[u32], &[f32]), thought: (&str, &[f32]), expected: Option<&[(&str, f32)]>) {
         let (text, pieces, logprobs) = reply;
-        let found = Reply::new(NodeId(1), text, pieces, logprobs).filter(|r| r.becomes(NodeId(1), thought.0, thought.1));
-        assert!(Reply::new(NodeId(2), text, pieces, logprobs).is_none_or(|r| !r.becomes(NodeId(1), thought.0, thought.1)));
+        let found =
+            Reply::new(NodeId(1), text, pieces, logprobs).filter(|r| r.becomes(NodeId(1), thought.0, thought.1));
+        assert!(Reply::new(NodeId(2), text, pieces, logprobs).is_none_or(|r| !r.becomes(
+            NodeId(1),
+            thought.0,
+            thought.1
+        )));
         let found = found.map(Pieces::from);
         assert_eq!(found.as_ref().map(|p| p.with(thought.1)).as_deref(), expected, "{reply:?} {thought:?}");
     }
 
     #[test]
     fn pieces_are_those_of_the_thought_or_none() {
-        check(("12 3", &[1, 1, 2], &[]), ("12 3", &[-1.0, -2.0, -3.0]), Some(&[("1", -1.0), ("2", -2.0), (" 3", -3.0)]));
+        check(
+            ("12 3", &[1, 1, 2], &[]),
+            ("12 3", &[-1.0, -2.0, -3.0]),
+            Some(&[("1", -1.0), ("2", -2.0), (" 3", -3.0)]),
+        );
         // The separator that ended the text is added to the thought.
         check(("7", &[1], &[]), ("7\n", &[-1.0]), Some(&[("7", -1.0)]));
         // One character of two tokens.

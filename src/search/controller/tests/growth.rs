@@ -36,12 +36,8 @@ fn breadth_first_grows_level_by_level_to_the_answer() {
 #[test]
 fn the_event_log_of_a_small_run() {
     let ran = run(spec(Spell::new("ab"), checked(Policy::Dfs), script(&["x", "a", "a", "b"])));
-    let lines: Vec<String> = ran
-        .events
-        .iter()
-        .filter(|e| !e.is_for_screen())
-        .map(|e| serde_json::to_string(e).unwrap())
-        .collect();
+    let lines: Vec<String> =
+        ran.events.iter().filter(|e| !e.is_for_screen()).map(|e| serde_json::to_string(e).unwrap()).collect();
     insta::with_settings!({filters => vec![(r#""seconds":[0-9.e-]+"#, r#""seconds":0"#)]}, {
         insta::assert_snapshot!(lines.join("\n"));
     });

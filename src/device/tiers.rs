@@ -30,10 +30,6 @@ pub struct Link {
     pub fetches: u64,
     /// How many of them went from the device for others.
     pub evictions: u64,
-    /// Seconds that transfers took, and those of them that passed while the device computed, so that nobody waited for
-    /// them. Hidden is no more than taken.
-    pub transfer_seconds: f64,
-    pub hidden_seconds: f64,
     /// Bytes of the device tier, and the most that were ever in use.
     pub budget_bytes: u64,
     pub peak_bytes: u64,
@@ -47,8 +43,8 @@ pub struct Link {
     /// weight that full attention gives to tokens that were not attended to.
     pub samples: u64,
     pub missed: f64,
-    /// Seconds that transfers to the device took, and that steps waited for them, both by the device's own clock; 0 where
-    /// a transfer is a copy inside main memory.
+    /// Seconds that transfers to the device took, and that steps waited for them, both by the device's own clock. A copy
+    /// inside main memory is waited for as long as it takes.
     pub fetch_seconds: f64,
     pub waited_seconds: f64,
 }
@@ -58,7 +54,9 @@ impl Link {
     /// what was here already is no transfer.
     pub fn transferred(&mut self, fetches: u64, began: Instant) {
         if self.fetches > fetches {
-            self.transfer_seconds += began.elapsed().as_secs_f64();
+            let seconds = began.elapsed().as_secs_f64();
+            self.fetch_seconds += seconds;
+            self.waited_seconds += seconds;
         }
     }
 }

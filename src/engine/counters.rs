@@ -56,11 +56,6 @@ pub struct LinkCounters {
     pub fetches: u64,
     #[serde(default)]
     pub evictions: u64,
-    /// Seconds that transfers took, and those of them that passed behind computation.
-    #[serde(default)]
-    pub transfer_seconds: f64,
-    #[serde(default)]
-    pub hidden_seconds: f64,
     /// Bytes of K/V that the device may hold, and the most it held; both 0 where it holds everything.
     #[serde(default)]
     pub device_budget_bytes: u64,
@@ -81,7 +76,7 @@ pub struct LinkCounters {
     pub missed_mass: f64,
     #[serde(default)]
     pub samples: u64,
-    /// Seconds that transfers to a card took, and that its steps waited for them.
+    /// Seconds that transfers to the device took, and that its steps waited for them.
     #[serde(default)]
     pub fetch_seconds: f64,
     #[serde(default)]
@@ -95,17 +90,12 @@ impl LinkCounters {
         (wanted > 0).then(|| self.hits as f64 / wanted as f64)
     }
 
-    /// The share of the transfers' time that passed behind computation; `None` where nothing was transferred.
-    pub fn overlap(&self) -> Option<f64> {
-        (self.transfer_seconds > 0.0).then(|| self.hidden_seconds / self.transfer_seconds)
-    }
-
     /// The mean share of the tokens before them that selecting rows attended to; `None` where none selects.
     pub fn attended_share(&self) -> Option<f64> {
         (self.past > 0).then(|| self.attended as f64 / self.past as f64)
     }
 
-    /// The share of the transfers' time in which the card computed; `None` where nothing was timed.
+    /// The share of the transfers' time in which the device computed; `None` where nothing was timed.
     pub fn overlap(&self) -> Option<f64> {
         (self.fetch_seconds > 0.0).then(|| (1.0 - self.waited_seconds / self.fetch_seconds).max(0.0))
     }
@@ -124,8 +114,6 @@ impl From<Link> for LinkCounters {
             hits: link.hits,
             fetches: link.fetches,
             evictions: link.evictions,
-            transfer_seconds: link.transfer_seconds,
-            hidden_seconds: link.hidden_seconds,
             device_budget_bytes: link.budget_bytes,
             device_peak_bytes: link.peak_bytes,
             moved_out: link.moved_out,

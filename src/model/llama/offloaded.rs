@@ -116,8 +116,8 @@ fn what_moves_is_what_crosses_the_link_and_what_leaves_with_a_paused_branch() {
         let before = session.llama.device().link().unwrap();
         session.step(&[(branch, tokens)]);
         let (link, moving) = (session.llama.device().link().unwrap(), session.llama.device().moving().unwrap());
-        assert_eq!(link.hidden_seconds, 0.0);
-        let seconds = link.transfer_seconds - before.transfer_seconds;
+        assert_eq!(link.waited_seconds, link.fetch_seconds);
+        let seconds = link.fetch_seconds - before.fetch_seconds;
         assert_eq!(seconds > 0.0, link.fetches > before.fetches);
         let brought = (link.to_device_bytes - before.to_device_bytes) as f64;
         (moving.iter().map(|&share| f64::from(share)).sum::<f64>() * page_bytes, brought, link.moved_out)

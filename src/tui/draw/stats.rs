@@ -199,13 +199,15 @@ fn thought_memory(lines: &mut Lines<'_, '_>, run: &RunScreen, token_bytes: u64) 
     }
     lines.value_and(&selected.to_string(), &format!("{} own", many(own)), &more);
     let Some(here) = here else { return };
-    let (ram, moving) = (tokens.saturating_sub(here), moving.unwrap_or(0));
+    let ram = tokens.saturating_sub(here);
     if lines.left() < TIER_LINES {
-        let text = format!("{} on device {} RAM {} moving", many(here), many(ram), many(moving));
-        return lines.whole(&text);
+        let moving = moving.map(|moving| format!(" {} moving", many(moving))).unwrap_or_default();
+        return lines.whole(&format!("{} on device {} RAM{moving}", many(here), many(ram)));
     }
-    for (label, tokens) in [("on device", here), ("in RAM", ram), ("moving", moving)] {
-        lines.value_and(label, &format!("{} tokens", many(tokens)), &bytes(tokens));
+    for (label, tokens) in [("on device", Some(here)), ("in RAM", Some(ram)), ("moving", moving)] {
+        if let Some(tokens) = tokens {
+            lines.value_and(label, &format!("{} tokens", many(tokens)), &bytes(tokens));
+        }
     }
 }
 
@@ -296,8 +298,8 @@ pub fn link(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
         let note = format!("{} of {} on the device", Human(link.device_peak_bytes), Human(link.device_budget_bytes));
         lines.value_and("hits", &format!("{:.1} %", 100.0 * rate), &note);
         if let Some(overlap) = link.overlap() {
-            let took = seconds(link.transfer_seconds);
-            let (value, note) = match link.hidden_seconds > 0.0 {
+            let took = seconds(link.fetch_seconds);
+            let (value, note) = match overlap > 0.0 {
                 true => (format!("{:.1} %", 100.0 * overlap), format!("of {took} of transfers behind compute")),
                 false => ("none".into(), format!("{took} of copies, all waited for")),
             };

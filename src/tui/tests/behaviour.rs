@@ -512,14 +512,14 @@ fn a_thoughts_kv_is_shown_by_tier_where_there_are_two() {
 
 #[test]
 fn the_link_pane_tells_which_transfers_nobody_waited_for() {
-    let shown = |hidden_seconds: f64| {
-        let link = LinkCounters { fetches: 3, transfer_seconds: 4.0, hidden_seconds, ..LinkCounters::default() };
+    let shown = |waited_seconds: f64| {
+        let link = LinkCounters { fetches: 3, fetch_seconds: 4.0, waited_seconds, ..LinkCounters::default() };
         let counters = Counters { link: Some(link), ..Counters::default() };
         let mut app = app_with(80, 24, &[started(), Event::Counters { counters }]);
         press(&mut app, "5");
         screen(&mut app)
     };
-    let (hidden, none) = (shown(3.0), shown(0.0));
+    let (hidden, none) = (shown(1.0), shown(4.0));
     assert!(hidden.contains("75.0 %  of 4.00 s of transfers behind compute"), "{hidden}");
     assert!(none.contains("none  4.00 s of copies, all waited for"), "{none}");
 }

@@ -47,6 +47,8 @@ for source in product step; do  # not of the attention kernels' sources: a hash 
     compile "$source.cu" $target "${source}_bf16$suffix" -DKERNEL_TYPE=Bf16
   done
 done
-hash=$(own_hash head.cu)
-compile head.cu 80 head
+for source in head offload; do
+  hash=$(own_hash "$source.cu")
+  compile "$source.cu" 80 "$source"
+done
 ls -l ptx

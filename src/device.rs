@@ -139,4 +139,9 @@ pub trait Device: Send {
     fn here(&self) -> Option<Vec<f32>> {
         None
     }
+    /// Of each page the share of its K/V, over all layers, that crossed the link in the last step: brought for it, or
+    /// gone with a paused branch. `None` where all of K/V is on the device.
+    fn moving(&self) -> Option<Vec<f32>> {
+        None
+    }
 }

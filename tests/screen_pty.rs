@@ -148,6 +148,8 @@ fn pretend(part: &str, events: &Events, mut commands: tokio::sync::mpsc::Unbound
                     finish: "end".into(),
                     logprob: None,
                     usage: Usage::default(),
+                    pieces: vec![1],
+                    piece_logprobs: vec![-0.4],
                 });
             }
             send(Event::Grown {

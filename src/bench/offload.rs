@@ -3,8 +3,8 @@
 //! One model is loaded; between methods its device begins anew with another way to fetch. [`links`] measures bytes and
 //! time over the steps of a tree, [`quality`] perplexity and agreement over windows of a text.
 
+use crate::base::Result;
 use crate::base::size::Size;
-use crate::base::{Error, Result};
 use crate::device::speculation::{Fetch, Look, partial_token_bytes};
 use crate::engine::Limits;
 use crate::kv::PAGE_TOKENS;
@@ -52,7 +52,8 @@ struct Bench {
     llama: Llama,
     limits: Limits,
     device: String,
-    skew: Skew,
+    /// Where a method that is measured guesses.
+    skew: Option<Skew>,
     layers: usize,
     /// Bytes of K/V of one token over all layers.
     token_bytes: u64,
@@ -63,20 +64,22 @@ struct Bench {
 
 impl Bench {
     /// Room for `pages` pages in the host tier, and more than enough in the device tier until a method is chosen.
-    fn load(model: Model, options: &EngineOptions, pages: usize) -> Result<Self> {
+    fn load(model: Model, options: &EngineOptions, cases: &[Case], pages: usize) -> Result<Self> {
         let shape = model.weights.shape.clone();
         let token_bytes = (shape.kv_numbers_per_token() * options.kv.bytes()) as u64;
         let host = (pages * PAGE_TOKENS) as u64 * token_bytes;
+        // The skew is made for all methods that select, so that they have the same layers whole.
+        let selects = cases.iter().any(|case| case.method.selects());
+        let method = if selects { Method::InfinigenTree } else { Method::Full };
         // Reading the sample text takes a few pages of its own where the tree has fewer.
         let options = EngineOptions {
             kv_budget: Some(Size::Bytes(2 * host + (64 << 20))),
             ram_budget: Some(Size::Bytes(host)),
-            offload: Options { method: Method::InfinigenTree, ..options.offload },
+            offload: Options { method, ..options.offload },
             ..options.clone()
         };
         let sample = Sample::of(&model, &options)?;
         let Loaded { llama, limits, device, skew } = load(model.weights, &options, sample.as_ref())?;
-        let skew = skew.ok_or_else(|| Error::fault("the model was not skewed"))?;
         let offload = options.offload;
         let columns = columns_of(offload.ratio, shape.head_size);
         let row_bytes = token_bytes as f64 / (shape.layers * shape.kv_heads) as f64;
@@ -86,12 +89,12 @@ impl Bench {
 
     /// Layers that all methods which select read whole, so that they are compared over the same ones.
     fn whole_layers(&self) -> usize {
-        self.options.whole_layers.unwrap_or_else(|| self.skew.whole_layers())
+        self.options.whole_layers.unwrap_or_else(|| self.skew.as_ref().map_or(0, Skew::whole_layers))
     }
 
     fn fetch(&self, case: Case, options: Options) -> Result<Fetch> {
         let Case { method, look } = case;
         let whole_layers = Some(self.whole_layers());
-        Options { method, look, whole_layers, ..options }.fetch(Some(&self.skew), self.layers)
+        Options { method, look, whole_layers, ..options }.fetch(self.skew.as_ref(), self.layers)
     }
 }

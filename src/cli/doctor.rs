@@ -40,6 +40,7 @@ fn self_test(common: &Common) -> Result<u8> {
             rows.extend(bench::cuda::selftest::run(&gpu, fault)?);
             let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
             rows.extend(cuda::selftest::steps(ordinal, planning, fault)?);
+            rows.extend(cuda::selftest::offload::full(ordinal, planning, fault)?);
         }
         Err(e) if common.quiet => drop(e),
         Err(e) => out::tell(&format!("the CUDA kernels are skipped: {e}")),

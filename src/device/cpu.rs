@@ -459,6 +459,10 @@ impl Device for CpuDevice {
         self.hot.as_ref().map(Hot::here)
     }
 
+    fn moving(&self) -> Option<Vec<f32>> {
+        self.hot.as_ref().map(Hot::moving)
+    }
+
     fn refetch(&mut self, tier: Option<(u64, Fetch)>, slots: &[Slot]) -> Result<()> {
         self.hot = None;
         if let Some((bytes, fetch)) = tier {

@@ -7,13 +7,15 @@
 //! | `work.rs` | what a plan for the attention kernels looks like |
 //! | `attend.rs` | one step's attention: kernel, loaded plan, launch |
 //! | `step.rs` | a whole Llama step: [`step::CudaDevice`] |
+//! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one |
 //! | `head.rs` | logits: what is told of them |
 //! | `product.rs`, `blas.rs` | products by our tensor-core kernels, or by cuBLAS |
 //! | `matrix.rs`, `staging.rs` | weights on the card; what a step tells it, in one copy |
 //! | `selftest.rs` | the step's kernels against plain arithmetic |
 //! | `measure.rs` | kernels for benchmarks and tests: numbers, a float64 reference, a cold read, unfused attention |
 //!
-//! All memory of a plan belongs to one stream, so nothing here synchronises but downloads and [`driver::Gpu::wait`].
+//! All memory of a plan belongs to one stream, so nothing here synchronises but downloads and [`driver::Gpu::wait`]; the
+//! streams of `store.rs` are ordered by events.
 
 pub mod attend;
 mod blas;
@@ -26,4 +28,5 @@ mod ptx;
 pub mod selftest;
 mod staging;
 pub mod step;
+pub mod store;
 pub mod work;

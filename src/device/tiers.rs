@@ -7,9 +7,14 @@
 //! K/V of a step's own rows are made on the device and written through to the host tier at once, so that a page that goes
 //! from the device is never written back. Every byte that crosses is counted ([`Link`]).
 
+mod moving;
+
+pub use moving::Moving;
+
 use super::attend::{AttendWork, BLOCK, Unit};
 use crate::kv::PAGE_TOKENS;
 use std::ops::Range;
+use std::time::Instant;
 
 /// Pages of one layer that the device tier must hold at least: a row's block, where every token lies in a page of its own.
 pub const LEAST_PAGES: usize = BLOCK;
@@ -38,6 +43,22 @@ pub struct Link {
     /// weight that full attention gives to tokens that were not attended to.
     pub samples: u64,
     pub missed: f64,
+    /// Seconds that transfers to the device took, and that steps waited for them, both by the device's own clock. A copy
+    /// inside main memory is waited for as long as it takes.
+    pub fetch_seconds: f64,
+    pub waited_seconds: f64,
+}
+
+impl Link {
+    /// Copies were made in line since `began`, when `fetches` was so many: all of that time was waited for. Looking for
+    /// what was here already is no transfer.
+    pub fn transferred(&mut self, fetches: u64, began: Instant) {
+        if self.fetches > fetches {
+            let seconds = began.elapsed().as_secs_f64();
+            self.fetch_seconds += seconds;
+            self.waited_seconds += seconds;
+        }
+    }
 }
 
 /// A work's units in an order and grouping in which each wave fits the device tier.

@@ -76,6 +76,11 @@ pub struct LinkCounters {
     pub missed_mass: f64,
     #[serde(default)]
     pub samples: u64,
+    /// Seconds that transfers to the device took, and that its steps waited for them.
+    #[serde(default)]
+    pub fetch_seconds: f64,
+    #[serde(default)]
+    pub waited_seconds: f64,
 }
 
 impl LinkCounters {
@@ -88,6 +93,11 @@ impl LinkCounters {
     /// The mean share of the tokens before them that selecting rows attended to; `None` where none selects.
     pub fn attended_share(&self) -> Option<f64> {
         (self.past > 0).then(|| self.attended as f64 / self.past as f64)
+    }
+
+    /// The share of the transfers' time in which the device computed; `None` where nothing was timed.
+    pub fn overlap(&self) -> Option<f64> {
+        (self.fetch_seconds > 0.0).then(|| (1.0 - self.waited_seconds / self.fetch_seconds).max(0.0))
     }
 
     /// The mean attention weight that a selecting row missed; `None` where it was never looked at.
@@ -112,6 +122,8 @@ impl From<Link> for LinkCounters {
             past: link.past,
             missed_mass: link.missed,
             samples: link.samples,
+            fetch_seconds: link.fetch_seconds,
+            waited_seconds: link.waited_seconds,
         }
     }
 }
@@ -154,6 +166,10 @@ pub struct HeldKv {
     /// Those whose K/V is on the device, by the share of each that is, while the rest is in RAM; `None`: all of it is.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub here: Option<u32>,
+    /// Those whose K/V was crossing the link between the two when this was told, counted likewise; `None`: there is but
+    /// one tier.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<u32>,
 }
 
 /// What "the last moments" of [`SpeedCounters::tokens_per_second`] are.

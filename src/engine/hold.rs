@@ -49,13 +49,15 @@ impl Holds {
         Hold(Arc::new(Claim { id, back: self.back.clone() }))
     }
 
-    /// What each claim keeps now. `pages`: the share of each that is on the device; `None`: all is.
-    pub fn held(&self, tree: &TokenTree, pages: Option<&[f32]>) -> HashMap<u64, HeldKv> {
+    /// What each claim keeps now. `here` and `moving`: the shares of each page that are on the device, and that cross the
+    /// link; `None`: there is but one tier.
+    pub fn held(&self, tree: &TokenTree, here: Option<&[f32]>, moving: Option<&[f32]>) -> HashMap<u64, HeldKv> {
         let held = |branch| {
-            let here =
-                pages.map(|pages| tree.slots(branch).iter().map(|slot| pages[slot.page.0 as usize]).sum::<f32>());
+            let slots = if here.is_some() { tree.slots(branch) } else { Vec::new() };
+            let tokens_of =
+                |shares: &[f32]| slots.iter().map(|slot| shares[slot.page.0 as usize]).sum::<f32>().round() as u32;
             let (tokens, own) = (tree.len(branch) as u32, tree.own_tokens(branch) as u32);
-            HeldKv { tokens, own, here: here.map(|tokens| tokens.round() as u32) }
+            HeldKv { tokens, own, here: here.map(tokens_of), moving: here.and(moving).map(tokens_of) }
         };
         self.branches.iter().map(|(&id, &branch)| (id, held(branch))).collect()
     }

@@ -135,7 +135,7 @@ impl Worker {
                     Ok(message) => Ok(message),
                     Err(_) => {
                         self.make_known();
-                        self.show_held();
+                        self.show_held(false);
                         messages.recv()
                     }
                 };
@@ -631,13 +631,15 @@ impl Worker {
         let counters = self.meter.counters(&self.tree.stats(), self.llama.device().link());
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).counters = counters;
         if self.held_shown.elapsed() >= HELD_EVERY {
-            self.show_held();
+            self.show_held(true);
         }
     }
 
-    /// O(claims and their own segments): too much for every step of a large tree.
-    fn show_held(&mut self) {
-        let held = self.holds.held(&self.tree, self.llama.device().here().as_deref());
+    /// O(claims and their own segments): too much for every step of a large tree. Where no step `runs`, nothing moves.
+    fn show_held(&mut self, runs: bool) {
+        let device = self.llama.device();
+        let moving = device.moving().map(|shares| if runs { shares } else { vec![0.0; shares.len()] });
+        let held = self.holds.held(&self.tree, device.here().as_deref(), moving.as_deref());
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).held = held;
         self.held_shown = Instant::now();
     }

@@ -309,6 +309,17 @@ fn check_least(device_bytes: u64, least: u64, pages: usize) -> Result<()> {
     )))
 }
 
+fn unreadable(flag: &str) -> Error {
+    Error::input(format!("free memory cannot be read here: give {flag} in bytes, such as 512MiB"))
+}
+
+fn check_no_host_tier(options: &EngineOptions) -> Result<()> {
+    match options.ram_budget {
+        Some(_) => Err(Error::input("--ram-budget is the host tier's: give an --offload method with it, such as full")),
+        None => Ok(()),
+    }
+}
+
 /// K/V pages within the budgets, given the free memory. Refuses what does not fit, with the numbers.
 fn room(weights: &Weights, options: &EngineOptions, free: Option<u64>) -> Result<Room> {
     let shape = &weights.shape;
@@ -317,17 +328,15 @@ fn room(weights: &Weights, options: &EngineOptions, free: Option<u64>) -> Result
     let budget = |flag: &str, given: Option<Size>| match (given, free) {
         (Some(size), Some(free)) => Ok(size.of(free)),
         (Some(Size::Bytes(bytes)), None) => Ok(bytes),
-        (Some(Size::Percent(_)), None) => {
-            Err(Error::input(format!("free memory cannot be read here: give {flag} in bytes, such as 512MiB")))
-        }
+        (Some(Size::Percent(_)), None) => Err(unreadable(flag)),
         (None, Some(free)) => Ok(default.min(Size::Percent(DEFAULT_PERCENT).of(free))),
         (None, None) => Ok(default),
     };
     let device_bytes = budget("--kv-budget", options.kv_budget)?;
     let offloads = options.offload.method != offload::Method::None;
     options.offload.check()?;
-    if !offloads && options.ram_budget.is_some() {
-        return Err(Error::input("--ram-budget is the host tier's: give an --offload method with it, such as full"));
+    if !offloads {
+        check_no_host_tier(options)?;
     }
     let (flag, host_bytes) = match offloads {
         true => ("--ram-budget", budget("--ram-budget", options.ram_budget)?),

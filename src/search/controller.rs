@@ -545,8 +545,15 @@ impl Controller {
             Err(Lost::Failed(error)) => (String::new(), format!("failed: {error}"), None, Default::default()),
         };
         self.ledger.usage += usage;
-        let Landed { request, node, sample, .. } = *landed;
-        self.emit(Event::Replied { request, node, sample, text, finish, logprob, usage });
+        let Landed { request, node, sample, ref pieces, .. } = *landed;
+        let (pieces, piece_logprobs) = match landed.result.as_ref().map_or(0, |c| c.logprobs.len()) {
+            // Pieces are told for their probabilities.
+            0 => Default::default(),
+            // The thought tells those of its tokens.
+            n if n == pieces.bytes.len() => (pieces.bytes.clone(), Vec::new()),
+            _ => (pieces.bytes.clone(), pieces.logprobs.iter().copied().map(finite).collect()),
+        };
+        self.emit(Event::Replied { request, node, sample, text, finish, logprob, usage, pieces, piece_logprobs });
     }
 
     /// Ends the run at once.

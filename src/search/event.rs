@@ -7,7 +7,8 @@ use crate::lm::{Counters, HeldKv, LinkCounters, Usage};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What happened, in order. `Token`, `Counters` and `Held` are for the screen alone and are not recorded.
+/// What happened, in order. `Token`, `Counters` and `Held` are for the screen alone: a record holds none of the first and,
+/// in a long run, only some of the others.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -49,6 +50,13 @@ pub enum Event {
         finish: String,
         logprob: Option<f64>,
         usage: Usage,
+        /// Bytes of each piece that the text came in; empty where it did not come in pieces.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pieces: Vec<u32>,
+        /// Natural-log probability of each piece, where the pieces are not the tokens one by one (a character may take
+        /// several): otherwise they are the `token_logprobs` of the thought.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        piece_logprobs: Vec<f32>,
     },
     /// A proposal that received no node, and why (duplicate, empty, refused).
     Dropped {
@@ -150,6 +158,13 @@ pub enum Event {
     Ended {
         outcome: Outcome,
     },
+}
+
+impl Event {
+    /// Whether it only shows how things are, and a run taken up from its record has nothing to learn from it.
+    pub fn is_for_screen(&self) -> bool {
+        matches!(self, Self::Token { .. } | Self::Counters { .. } | Self::Held { .. })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,13 +1,14 @@
 //! Records: every run as JSON lines in the state folder, a header first, then its events.
 //!
-//! `Token`, `Counters` and `Held` events are for the screen and are not recorded. The tree rebuilt from a record equals the one
-//! that ran. A record is written as the run goes and flushed with every thought, so a killed run loses at most its last
+//! Of the events for the screen `Token` is not recorded (a reply tells the pieces that it came in), `Counters` and `Held` are
+//! thinned ([`thin`]). The tree rebuilt from a record equals the one that ran. A record is written as the run goes and flushed with every thought, so a killed run loses at most its last
 //! line; a torn last line is left out on reading. A disk that is full or a folder that cannot be written to is told once
 //! and never ends the run.
 
 mod folder;
 mod header;
 mod read;
+mod thin;
 mod whole;
 
 pub use folder::{LIMIT_BYTES, runs_folder, state_folder, utc_now};
@@ -20,12 +21,14 @@ use crate::base::{Error, Result};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
+use thin::Thinned;
 
 /// Where a run is being recorded.
 pub struct Recorder {
     path: PathBuf,
     id: String,
     out: BufWriter<File>,
+    thinned: Thinned,
 }
 
 impl Recorder {
@@ -86,7 +89,7 @@ impl Recorder {
     }
 
     fn begin(path: PathBuf, file: File, header: &Header) -> Result<Self> {
-        let mut recorder = Self { path, id: header.id.clone(), out: BufWriter::new(file) };
+        let mut recorder = Self { path, id: header.id.clone(), out: BufWriter::new(file), thinned: Thinned::default() };
         let line = serde_json::to_string(header).map_err(|e| Error::fault(format!("record header: {e}")))?;
         recorder.line(&line, true)?;
         Ok(recorder)
@@ -105,12 +108,21 @@ impl Recorder {
     /// # Errors
     /// The line could not be written or flushed; nothing should be written after it.
     pub fn write(&mut self, event: &Event) -> Result<()> {
-        if matches!(event, Event::Token { .. } | Event::Counters { .. } | Event::Held { .. }) {
-            return Ok(());
+        if event.is_for_screen() {
+            return match self.thinned.take_in(event) {
+                Some(line) => self.line(&line, false),
+                None => Ok(()),
+            };
+        }
+        if matches!(event, Event::Ended { .. }) {
+            for line in self.thinned.last() {
+                self.line(&line, false)?;
+            }
         }
         let flush =
             matches!(event, Event::Started { .. } | Event::Grown { .. } | Event::Act { .. } | Event::Ended { .. });
         let line = serde_json::to_string(event).map_err(|e| Error::fault(format!("event: {e}")))?;
+        self.thinned.beside(line.len());
         self.line(&line, flush)
     }
 

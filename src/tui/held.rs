@@ -53,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_claim_shows_on_its_thought_and_on_the_way_to_it() {
-        let kv = |tokens, own| HeldKv { tokens, own, here: None };
+        let kv = |tokens, own| HeldKv { tokens, own, here: None, moving: None };
         let mut run = run_of(&[grown(1, 0, "a"), grown(2, 1, "b"), grown(3, 0, "c")]);
         run.apply(&Event::Held { thoughts: vec![(NodeId(2), kv(30, 4)), (NodeId(99), kv(1, 1))] }, 0.0);
         let keeps = |run: &crate::tui::run_state::RunState| (0..4).map(|i| run.held.of(NodeId(i))).collect::<Vec<_>>();

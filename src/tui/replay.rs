@@ -23,6 +23,7 @@ pub struct Replay {
     pub name: String,
     fork: Option<Fork>,
     events: Vec<(f64, Event)>,
+    tells_counters: bool,
     /// Events that are applied.
     at: usize,
     clock: f64,
@@ -35,13 +36,19 @@ impl Replay {
     pub fn new(mut recording: Recording) -> Self {
         let events = with_times(std::mem::take(&mut recording.events));
         let Recording { name, fork, .. } = recording;
-        Self { name, fork, events, at: 0, clock: 0.0, playing: true, speed: 1.0, last_now: None }
+        let tells_counters = events.iter().any(|(_, event)| matches!(event, Event::Counters { .. }));
+        Self { name, fork, events, tells_counters, at: 0, clock: 0.0, playing: true, speed: 1.0, last_now: None }
     }
 
     /// The run as it is to go on from here, waiting for the user first.
     pub fn fork(&self) -> Option<Fork> {
         let fork = self.fork.clone()?;
         Some(Fork { events: Some(self.at), paused: true, ..fork })
+    }
+
+    /// Whether memory, link and speed were recorded.
+    pub fn tells_counters(&self) -> bool {
+        self.tells_counters
     }
 
     pub fn position(&self) -> usize {
@@ -80,7 +87,7 @@ impl Replay {
         while let Some((time, event)) = self.events.get(self.at)
             && *time <= self.clock
         {
-            state.apply(event, *time);
+            apply(state, event, *time);
             self.at += 1;
         }
         if self.at == self.events.len() {
@@ -112,7 +119,7 @@ impl Replay {
             self.at = 0;
         }
         for (time, event) in &self.events[self.at..target] {
-            state.apply(event, *time);
+            apply(state, event, *time);
         }
         self.at = target;
         self.clock = if target == 0 { 0.0 } else { self.events[target - 1].0 };
@@ -134,6 +141,14 @@ impl Replay {
 
     pub fn change_speed(&mut self, factor: f64) {
         self.speed = (self.speed * factor).clamp(1.0 / 16.0, 256.0);
+    }
+}
+
+/// Recorded counters are few already: each is shown, so that a jump shows what playing shows.
+fn apply(state: &mut RunState, event: &Event, time: f64) {
+    state.apply(event, time);
+    if matches!(event, Event::Counters { .. }) {
+        state.show_counters(time);
     }
 }
 
@@ -207,6 +222,14 @@ mod tests {
             }
             assert_eq!(state.tree, expected.tree, "after {target} events");
             assert_eq!(state.outcome, expected.outcome);
+            let told = events.iter().take(target).rev().find_map(|event| match event {
+                Event::Counters { counters } => Some(counters.clone()),
+                _ => None,
+            });
+            assert_eq!(state.counters, told.unwrap_or_default(), "after {target} events");
+            for id in (0..state.tree.len() as u32).map(crate::search::tree::NodeId) {
+                assert_eq!((state.pieces(id), state.held.of(id)), (expected.pieces(id), expected.held.of(id)));
+            }
         }
     }
 

@@ -4,6 +4,7 @@
 
 mod clock;
 mod log;
+mod pieces;
 mod samples;
 
 pub use clock::Series;
@@ -17,17 +18,13 @@ use crate::search::export::{Page, outcome_fact};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
 use clock::COUNTERS_EVERY;
 use log::{act_node, act_text, brief};
+use pieces::{Pieces, Reply};
 use std::collections::{HashMap, VecDeque};
 
 /// Points of a sparkline that are kept.
 const SERIES_LEN: usize = 300;
-/// Pieces of ended samples that still wait for their thought.
-const WAITING_SAMPLES: usize = 256;
 /// Bins of the histogram of scores, from 0 to 1.
 const SCORE_BINS: usize = 20;
-
-/// A text piece and its natural-log probability.
-pub type TokenPiece = (String, f32);
 
 /// A sample that is being generated.
 #[derive(Debug, Clone, PartialEq)]
@@ -37,7 +34,6 @@ pub struct LiveSample {
     pub node: NodeId,
     pub purpose: Purpose,
     pub text: String,
-    pub pieces: Vec<TokenPiece>,
 }
 
 /// What the first event of a run told.
@@ -100,10 +96,13 @@ pub struct RunState {
     /// Counts up whenever rows of the tree come, go or change their place.
     pub shape: u64,
     asked: HashMap<u64, Asked>,
-    pieces: HashMap<NodeId, Vec<TokenPiece>>,
-    waiting: VecDeque<(NodeId, String, Vec<TokenPiece>)>,
+    pieces: HashMap<NodeId, Pieces>,
+    /// What came back last, until its thought grows.
+    reply: Option<Reply>,
     pending: Option<Counters>,
     shown_at: Option<f64>,
+    /// When the counters last told of another step.
+    stepped_at: Option<f64>,
     /// When, on the reader's clock, the search last told its seconds; `None` while they stand still.
     told_at: Option<f64>,
     /// Seconds that have passed since then, as shown.
@@ -147,16 +146,17 @@ impl RunState {
                     self.working = Some(*node);
                 }
             }
-            Event::Token { request, node, sample, text, logprob } => {
-                self.token(*request, *node, *sample, text, *logprob);
+            Event::Token { request, node, sample, text, .. } => self.token(*request, *node, *sample, text),
+            Event::Replied { request, node, sample, text, pieces, piece_logprobs, .. } => {
+                self.replied(*request, *sample);
+                self.reply = Reply::new(*node, text, pieces, piece_logprobs);
             }
-            Event::Replied { request, node, sample, text, .. } => self.replied(*request, *node, *sample, text),
             Event::Dropped { parent, text, why, .. } => {
                 self.dropped += 1;
                 self.say(LogKind::Info, format!("dropped `{}`: {why}", brief(text)), Some(*parent));
             }
             Event::Grown { node, parent, text, by, token_logprobs, .. } => {
-                self.grown(*node, *parent, text, token_logprobs.len());
+                self.grown(*node, *parent, text, token_logprobs);
                 if *by == Author::User {
                     self.say(LogKind::Act, format!("{node} added by hand"), Some(*node));
                 }
@@ -322,7 +322,7 @@ impl RunState {
         self.paused = false;
         self.live.clear();
         self.asked.clear();
-        self.waiting.clear();
+        self.reply = None;
         self.shape += 1;
         self.shown_at = self.shown_at.map(|at| at.min(now - COUNTERS_EVERY));
         self.tick(now);

@@ -84,6 +84,8 @@ pub fn replied(request: u64, node: u32, sample: usize, text: &str) -> Event {
         finish: "end".into(),
         logprob: Some(-0.5),
         usage: Usage::default(),
+        pieces: vec![text.len() as u32],
+        piece_logprobs: Vec::new(),
     }
 }
 
@@ -165,7 +167,7 @@ pub fn small_run() -> Vec<Event> {
     events.extend([status(1, Status::Closed), status(5, Status::Pinned), grown(6, 4, " 3"), scored(6, 0.83)]);
     events.extend([Event::Note { text: "12 of 16 examples fit the context".into() }, counters(2), progress(1.6, 6)]);
     events.extend([asked(3, 4), token(3, 4, 0, " 5"), token(3, 4, 1, " 4"), token(3, 4, 1, " 7")]);
-    let held = |node, tokens, own| (NodeId(node), HeldKv { tokens, own, here: None });
+    let held = |node, tokens, own| (NodeId(node), HeldKv { tokens, own, here: None, moving: None });
     events.push(Event::Held { thoughts: vec![held(4, 302, 1), held(5, 302, 1), held(6, 303, 1)] });
     events
 }

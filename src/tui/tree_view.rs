@@ -93,7 +93,9 @@ impl TreeView {
         }
         let wanted = match self.follow {
             Follow::Stay => None,
-            Follow::Search => run.working.filter(|_| run.outcome.is_none()),
+            // Where the search ended is what it was made for: its answer, or the best it found.
+            Follow::Search if run.outcome.is_some() => run.best(),
+            Follow::Search => run.working,
             Follow::Best => run.best(),
         };
         if let Some(wanted) = wanted.filter(|wanted| *wanted != self.selected) {

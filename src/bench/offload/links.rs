@@ -82,9 +82,12 @@ pub struct Row {
     pub attended_share: Option<f64>,
     pub missed_mass: Option<f64>,
     pub device_peak_bytes: u64,
+    /// Bytes a second to a card while something was on its way, and the share of that time in which it computed.
+    pub link_bytes_per_s: Option<f64>,
+    pub overlap: Option<f64>,
     pub tokens_per_s: f64,
-    /// Seconds against those with everything on the device.
-    pub times_resident: f64,
+    /// Seconds against those with everything on the device, where that (`none`) was measured before.
+    pub times_resident: Option<f64>,
     pub tree: String,
     pub tree_bytes: u64,
 }
@@ -106,27 +109,27 @@ pub fn run(
         )));
     }
     prompt.truncate(spec.prompt);
-    let mut bench = Bench::load(model, options, spec.pages())?;
+    let mut bench = Bench::load(model, options, cases, spec.pages())?;
     let tree_bytes = spec.tokens() as u64 * bench.token_bytes;
     let budget = (tree_bytes as f64 * spec.budget) as u64;
     let tree = format!("{} + {} x {}", spec.prompt, spec.branches, spec.own + WARM + spec.steps);
     let mut tree_of = Tree { prompt, tokens: Vec::new() };
-    let seconds = tree_of.draw(&mut bench, spec)?;
-    let (mut full, mut infinigen) = (None, None);
+    tree_of.draw(&mut bench, spec)?;
+    let (mut full, mut infinigen, mut resident) = (None, None, None);
     for case in cases {
         let mut row = Row { method: case.name(), tree: tree.clone(), tree_bytes, ..Row::default() };
         if case.method == Method::None {
-            row.tokens_per_s = (spec.branches * spec.steps) as f64 / seconds;
-            row.times_resident = 1.0;
+            bench.llama.refetch(None, &[])?;
         } else {
             let fetch = bench.fetch(*case, bench.options)?;
             row.kv_budget = budget;
             bench.llama.refetch(Some((budget, fetch)), &[])?;
-            tree_of.measure(&mut bench, spec, &mut row)?;
-            row.times_resident = spec.branches as f64 * spec.steps as f64 / row.tokens_per_s / seconds;
         }
+        tree_of.measure(&mut bench, spec, &mut row)?;
+        row.times_resident = resident.map(|resident: f64| resident / row.tokens_per_s);
         match case.method {
             Method::Full => full = full.or(Some(row.to_device_bytes_per_step)),
+            Method::None => (resident, row.times_resident) = (Some(row.tokens_per_s), Some(1.0)),
             Method::Infinigen => infinigen = infinigen.or(Some(row.to_device_bytes_per_step)),
             _ => {}
         }
@@ -145,8 +148,8 @@ struct Tree {
 }
 
 impl Tree {
-    /// Draws the branches' tokens from the model with everything on the device; seconds of the measured steps.
-    fn draw(&mut self, bench: &mut Bench, spec: &Spec) -> Result<f64> {
+    /// Draws the branches' tokens from the model with everything on the device.
+    fn draw(&mut self, bench: &mut Bench, spec: &Spec) -> Result<()> {
         bench.llama.refetch(None, &[])?;
         let rows = bench.limits.step_rows;
         let mut run = Run::new(&mut bench.llama, &bench.limits);
@@ -158,11 +161,7 @@ impl Tree {
         let mut random: Vec<_> = (0..spec.branches).map(|b| stream(spec.seed, "branch", &[b as u64])).collect();
         let mut next = vec![*last; spec.branches];
         self.tokens = vec![Vec::new(); spec.branches];
-        let mut began = Instant::now();
-        for step in 0..spec.own + WARM + spec.steps {
-            if step == spec.own + WARM {
-                began = Instant::now();
-            }
+        for _ in 0..spec.own + WARM + spec.steps {
             run.clear();
             for (row, (branch, token)) in branches.iter().zip(&next).enumerate() {
                 run.push(*branch, &[*token])?;
@@ -174,7 +173,7 @@ impl Tree {
                 self.tokens[b].push(next[b]);
             }
         }
-        Ok(began.elapsed().as_secs_f64())
+        Ok(())
     }
 
     /// The same tokens again, with the method that the device has now.
@@ -197,9 +196,9 @@ impl Tree {
                 (before, began, read) = (run.link().unwrap_or_default(), Instant::now(), 0);
             }
             run.clear();
-            for (row, (branch, tokens)) in branches.iter().zip(&self.tokens).enumerate() {
+            for (branch, tokens) in branches.iter().zip(&self.tokens) {
                 run.push(*branch, &tokens[step..step + 1])?;
-                run.want(row);
+                run.want_last();
             }
             run.forward()?;
             read += run.io().unique_tokens;
@@ -225,6 +224,12 @@ impl Tree {
         let samples = after.samples - before.samples;
         row.missed_mass = (samples > 0).then(|| (after.missed - before.missed) / samples as f64);
         row.device_peak_bytes = after.peak_bytes;
+        let fetching = after.fetch_seconds - before.fetch_seconds;
+        if fetching > 0.0 {
+            let waited = after.waited_seconds - before.waited_seconds;
+            row.link_bytes_per_s = Some((after.to_device_bytes - before.to_device_bytes) as f64 / fetching);
+            row.overlap = Some((1.0 - waited / fetching).max(0.0));
+        }
         row.tokens_per_s = spec.branches as f64 * steps / seconds;
         Ok(())
     }
@@ -235,7 +240,7 @@ fn bench_kv_heads(bench: &Bench) -> usize {
 }
 
 impl Row {
-    pub const HEAD: &'static str = "method                  budget  to device   to host  x full  x infinigen   hits  read %  missed %  peak device    tok/s  x resident";
+    pub const HEAD: &'static str = "method                  budget  to device   to host  x full  x infinigen   hits  read %  missed %  peak device   GB/s  hidden %    tok/s  x resident";
 }
 
 impl fmt::Display for Row {
@@ -244,7 +249,7 @@ impl fmt::Display for Row {
         let percent = |x: Option<f64>| x.map_or("-".into(), |x| format!("{:.1}", 100.0 * x));
         write!(
             f,
-            "{:<21} {:>8} {:>10} {:>9} {:>7} {:>12} {:>6} {:>7} {:>9} {:>12} {:>8.1} {:>11.2}",
+            "{:<21} {:>8} {:>10} {:>9} {:>7} {:>12} {:>6} {:>7} {:>9} {:>12} {:>6} {:>9} {:>8.1} {:>11}",
             self.method,
             Human(self.kv_budget).to_string(),
             Human(self.to_device_bytes_per_step).to_string(),
@@ -255,8 +260,10 @@ impl fmt::Display for Row {
             percent(self.attended_share),
             percent(self.missed_mass),
             Human(self.device_peak_bytes).to_string(),
+            self.link_bytes_per_s.map_or("-".into(), |speed| format!("{:.1}", speed / 1e9)),
+            percent(self.overlap),
             self.tokens_per_s,
-            self.times_resident
+            self.times_resident.map_or("-".into(), |times| format!("{times:.2}"))
         )
     }
 }

@@ -75,7 +75,7 @@ pub fn run(
     }
     // A branch for each method's tokens at a time, beside what all share.
     let pages = 2 * window.div_ceil(PAGE_TOKENS) + 2;
-    let mut bench = Bench::load(model, options, pages)?;
+    let mut bench = Bench::load(model, options, &spec.methods, pages)?;
     let mut configs = Vec::new();
     for &case in &spec.methods {
         let whole_layers = if case.method.selects() { bench.whole_layers() } else { bench.layers };

@@ -12,9 +12,10 @@ use crate::base::Result;
 use crate::device::Shape;
 use crate::device::attend::AttendWork;
 use crate::device::speculation::{Fetch, Look};
-use crate::device::tiers::{LEAST_PAGES, Link, Moves, Waves, page_entries};
+use crate::device::tiers::{LEAST_PAGES, Link, Moves, Moving, Waves, page_entries};
 use crate::kv::residency::{Eviction, Pinned, Residency};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
+use std::time::Instant;
 
 pub struct Hot {
     arena: Arena,
@@ -28,6 +29,9 @@ pub struct Hot {
     frames: Vec<u32>,
     selecting: Option<Selecting>,
     moves: Moves,
+    moving: Moving,
+    /// Rows of a page in one layer.
+    page_rows: usize,
     /// Bytes for frames.
     room: u64,
     /// Taken for partial keys.
@@ -75,6 +79,7 @@ impl Hot {
         // Pages of whole layers are read in turn, again and again: any order but the newest first would keep none of them
         // until its turn comes again.
         let residency = Residency::new(layers * cold.pages(), frames, Eviction::Newest);
+        let page_rows = shape.kv_heads * PAGE_TOKENS;
         Ok(Self {
             arena: cold.frames(frames)?,
             residency,
@@ -85,6 +90,8 @@ impl Hot {
             frames: Vec::new(),
             selecting,
             moves: Moves::new(cold.pages()),
+            moving: Moving::new(cold.pages(), cold.layers() * page_rows),
+            page_rows,
             room,
             reserved,
             link: Link { budget_bytes: bytes, peak_bytes: reserved, ..Link::default() },
@@ -107,6 +114,11 @@ impl Hot {
         (0..self.pages).map(share).collect()
     }
 
+    /// Of each page the share that crossed the link in the last step.
+    pub fn moving(&self) -> Vec<f32> {
+        self.moving.shares()
+    }
+
     /// When the queries of `layer` are wanted.
     pub fn look(&self, layer: usize) -> Look {
         self.selecting.as_ref().map_or(Look::Same, |s| s.look(layer))
@@ -116,11 +128,14 @@ impl Hot {
     pub fn freed(&mut self, pages: &[PageId]) {
         let pages: Vec<u32> = pages.iter().map(|page| page.0).collect();
         self.moves.forget(&pages);
-        self.give(&pages);
+        for page in pages {
+            self.give(page);
+        }
     }
 
     /// Pages of paused branches come back whole, where layers are read whole and there is room without evicting others.
     fn bring_back(&mut self, pages: &[u32], cold: &Arena) {
+        let (began, before) = (Instant::now(), self.link.fetches);
         for &page in pages {
             for layer in 0..self.whole_layers() {
                 let item = (layer * self.pages) as u32 + page;
@@ -131,21 +146,23 @@ impl Hot {
                     self.copy_page(frame, cold, layer, page as usize);
                     self.link.fetches += 1;
                     self.link.to_device_bytes += self.link_bytes(cold.layer_page_bytes()) as u64;
+                    self.moving.add(page as usize, self.page_rows);
                 }
             }
         }
         self.residency.release();
+        self.link.transferred(before, began);
     }
 
-    fn give(&mut self, pages: &[u32]) {
-        for &page in pages {
-            for layer in 0..self.whole_layers() {
-                self.residency.give((layer * self.pages) as u32 + page);
-            }
-            if let Some(selecting) = &mut self.selecting {
-                selecting.give_page(page as usize);
+    /// Frees the frames of a page; how many rows lay there.
+    fn give(&mut self, page: u32) -> usize {
+        let mut rows = 0;
+        for layer in 0..self.whole_layers() {
+            if self.residency.give((layer * self.pages) as u32 + page) {
+                rows += self.page_rows;
             }
         }
+        rows + self.selecting.as_mut().map_or(0, |selecting| selecting.give_page(page as usize))
     }
 
     fn whole_layers(&self) -> usize {
@@ -162,7 +179,11 @@ impl Hot {
     /// Groups a step's work.
     pub fn begin(&mut self, work: &AttendWork, selects: &[bool], cold: &Arena) {
         let (out, back) = self.moves.step(&work.pages);
-        self.give(&out);
+        self.moving.begin();
+        for &page in &out {
+            let rows = self.give(page);
+            self.moving.add(page as usize, rows);
+        }
         self.link.moved_out += out.len() as u64;
         self.link.moved_back += back.len() as u64;
         self.bring_back(&back, cold);
@@ -224,7 +245,7 @@ impl Hot {
         if layer >= self.whole_layers()
             && let Some(selecting) = &mut self.selecting
         {
-            selecting.attend(at, attention, out, parallel, &mut self.link);
+            selecting.attend(at, attention, out, parallel, (&mut self.link, &mut self.moving));
             self.note_peak();
             return;
         }
@@ -234,11 +255,13 @@ impl Hot {
         let waves = std::mem::take(&mut self.waves);
         let mut handed_over = false;
         for wave in &waves.waves {
+            let (began, before) = (Instant::now(), self.link.fetches);
             for unit in waves.units_of(wave) {
                 for entry in page_entries(work, unit) {
                     self.bring(layer, entry, work.pages[entry], cold);
                 }
             }
+            self.link.transferred(before, began);
             self.share_room();
             let tasks = &waves.tasks[wave.start as usize..wave.end as usize];
             let kv = Kv::Pages { kv: self.arena.layer(0), pages: &self.frames };
@@ -262,6 +285,7 @@ impl Hot {
                 self.link.fetches += 1;
                 self.link.evictions += u64::from(evicted);
                 self.link.to_device_bytes += self.link_bytes(cold.layer_page_bytes()) as u64;
+                self.moving.add(page as usize, self.page_rows);
                 frame
             }
             Pinned::Full => unreachable!("a wave costs no more than there are frames"),

@@ -96,15 +96,17 @@ impl RowFrames {
         }
     }
 
-    /// Frees what the rows of a page have, in all layers.
-    pub fn give_page(&mut self, layers: Range<usize>, page: usize) {
+    /// Frees what the rows of a page have, in all layers; how many had a frame.
+    pub fn give_page(&mut self, layers: Range<usize>, page: usize) -> usize {
+        let mut given = 0;
         for layer in layers {
             for kv_head in 0..self.kv_heads {
                 for offset in 0..PAGE_TOKENS {
-                    self.residency.give(self.item(Place { layer, page, kv_head, offset }));
+                    given += usize::from(self.residency.give(self.item(Place { layer, page, kv_head, offset })));
                 }
             }
         }
+        given
     }
 
     /// The frames' numbers, and for each (page, head, token) of a layer its frame plus 1, or 0.

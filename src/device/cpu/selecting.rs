@@ -15,11 +15,12 @@ use crate::device::Shape;
 use crate::device::attend::{AttendWork, Piece, Unit, WINDOW};
 use crate::device::picks::{Asked, Picks, Room, pick_all};
 use crate::device::speculation::{Look, Selection, Source};
-use crate::device::tiers::{Link, Paths, Waves};
+use crate::device::tiers::{Link, Moving, Paths, Waves};
 use crate::kv::residency::Pinned;
 use crate::kv::{PAGE_TOKENS, Slot};
 use half::slice::HalfFloatSliceExt;
 use std::ops::Range;
+use std::time::Instant;
 
 pub struct Selecting {
     selection: Selection,
@@ -134,8 +135,9 @@ impl Selecting {
         self.rows.residency.limit(frames)
     }
 
-    pub fn give_page(&mut self, page: usize) {
-        self.rows.give_page(self.selection.whole_layers..self.layers, page);
+    /// How many rows of the page had a frame.
+    pub fn give_page(&mut self, page: usize) -> usize {
+        self.rows.give_page(self.selection.whole_layers..self.layers, page)
     }
 
     /// A step's work, and which of its batch rows select.
@@ -174,7 +176,7 @@ impl Selecting {
         attention: &mut Attention,
         out: &mut [f32],
         parallel: ParallelFor<'_>,
-        link: &mut Link,
+        (link, moving): (&mut Link, &mut Moving),
     ) {
         self.choose(at, parallel);
         self.count(at, link);
@@ -189,9 +191,11 @@ impl Selecting {
         attention.begin(work);
         let mut handed_over = false;
         for wave in &waves.waves {
+            let (began, before) = (Instant::now(), link.fetches);
             for unit in waves.units_of(wave) {
-                self.bring(at, unit, link);
+                self.bring(at, unit, link, moving);
             }
+            link.transferred(before, began);
             let (rows, places) = self.rows.layer(at.layer);
             let tasks = &waves.tasks[wave.start as usize..wave.end as usize];
             let kv = Kv::Rows { rows, places, pages: &work.pages, picks: &self.picks };
@@ -321,7 +325,7 @@ impl Selecting {
     }
 
     /// Brings what the rows of a unit picked.
-    fn bring(&mut self, at: &Layer<'_>, unit: &Unit, link: &mut Link) {
+    fn bring(&mut self, at: &Layer<'_>, unit: &Unit, link: &mut Link, moving: &mut Moving) {
         let mut wanted = Vec::new();
         self.wanted(at.work, unit, |piece, window, kv_head, word| wanted.push((piece.clone(), window, kv_head, word)));
         let bytes = self.rows.row_bytes() as u64;
@@ -343,12 +347,14 @@ impl Selecting {
                         (0..again).for_each(|_| self.rows.copy(frame, place, at.cold));
                         link.fetches += alone;
                         link.to_device_bytes += alone * bytes;
+                        moving.add(page, 1);
                     }
                     Pinned::Found(_) => link.hits += 1,
                     Pinned::New { evicted, .. } => {
                         link.fetches += 1;
                         link.evictions += u64::from(evicted);
                         link.to_device_bytes += bytes;
+                        moving.add(page, 1);
                     }
                     Pinned::Full => unreachable!("a wave costs no more than there are frames"),
                 }

@@ -6,6 +6,7 @@ use crate::base::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUdeviceptr, CUfunction, CUmodule};
 use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream};
+use memmap2::MmapMut;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
@@ -45,7 +46,7 @@ pub fn fault(what: &str, e: DriverError) -> Error {
     Error::fault(format!("{what} failed on the GPU: {e}"))
 }
 
-/// One card with one stream.
+/// One card with one stream; [`beside`](Gpu::beside) gives it another.
 pub struct Gpu {
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
@@ -63,7 +64,7 @@ impl Gpu {
         version()?;
         let open = || -> Result<Self, DriverError> {
             let context = CudaContext::new(ordinal)?;
-            // SAFETY: all work of this process goes to the one stream below, so nothing needs cross-stream events.
+            // SAFETY: what several streams share is ordered by events of our own (`set_mark`, `wait_for`).
             unsafe { context.disable_event_tracking() };
             let attribute = |a| context.attribute(a).map(|v| v.max(0) as u32);
             Ok(Self {
@@ -85,6 +86,17 @@ impl Gpu {
             )));
         }
         Ok(gpu)
+    }
+
+    /// The same card with a stream of its own, whose work runs beside that of the others.
+    pub fn beside(&self) -> Result<Self> {
+        let stream = self.context.new_stream().map_err(|e| fault("a stream", e))?;
+        Ok(Self { stream, context: self.context.clone(), name: self.name.clone(), ..*self })
+    }
+
+    /// Has the stream go on only once a mark of another has been passed.
+    pub fn wait_for(&self, mark: &CudaEvent) -> Result<()> {
+        self.stream.wait(mark).map_err(|e| fault("an event", e))
     }
 
     /// Free and total bytes of the card's memory.
@@ -373,6 +385,78 @@ impl Drop for Pinned {
         let _ = self.context.bind_to_thread();
         // SAFETY: allocated by `pinned`, freed once.
         let _ = unsafe { result::free_host(self.at.cast()) };
+    }
+}
+
+/// Page-locked host memory that kernels read and write in place, zeros at first. Taken in large pages where the system has
+/// them: pinning 4 GiB that way takes 0.3 s in place of 2.3.
+pub struct Mapped {
+    memory: MmapMut,
+    /// Where kernels find it.
+    pointer: CUdeviceptr,
+    context: Arc<CudaContext>,
+}
+
+impl Mapped {
+    pub fn new(gpu: &Gpu, bytes: usize) -> Result<Self> {
+        let what = format!("pinning {bytes} bytes");
+        gpu.bind()?;
+        let mut memory = MmapMut::map_anon(bytes.max(16)).map_err(|e| Error::limit(format!("{what}: {e}")))?;
+        #[cfg(target_os = "linux")]
+        // Without large pages it is only slower.
+        let _ = memory.advise(memmap2::Advice::HugePage);
+        let (at, mut pointer) = (memory.as_mut_ptr().cast::<c_void>(), 0);
+        // SAFETY: the range is the mapping's, which lives until `drop` has unregistered it.
+        unsafe {
+            let mapped = sys::CU_MEMHOSTREGISTER_DEVICEMAP;
+            sys::cuMemHostRegister_v2(at, memory.len(), mapped).result().map_err(|e| fault(&what, e))?;
+            // From here on a failure unregisters it.
+            let mut this = Self { memory, pointer, context: gpu.context.clone() };
+            sys::cuMemHostGetDevicePointer_v2(&mut pointer, at, 0).result().map_err(|e| fault(&what, e))?;
+            this.pointer = pointer;
+            Ok(this)
+        }
+    }
+
+    pub fn pointer(&self) -> CUdeviceptr {
+        self.pointer
+    }
+
+    /// Copies a range to device memory by the card's copy engine; returns at once.
+    ///
+    /// # Safety
+    /// `to` has room for it, and what writes the range is ordered before this by the stream or by events.
+    pub unsafe fn send(&self, gpu: &Gpu, first: usize, to: CUdeviceptr, bytes: usize) -> Result<()> {
+        assert!(first + bytes <= self.memory.len(), "a copy inside the memory");
+        // SAFETY: checked above, and the caller's.
+        unsafe {
+            let from = self.memory.as_ptr().add(first).cast::<c_void>();
+            sys::cuMemcpyHtoDAsync_v2(to, from, bytes, gpu.stream.cu_stream()).result()
+        }
+        .map_err(|e| fault("an upload", e))
+    }
+
+    /// Copies a range from device memory and waits.
+    pub fn fetch(&mut self, gpu: &Gpu, first: usize, from: &Buffer, bytes: usize) -> Result<()> {
+        assert!(bytes <= from.bytes, "a copy inside the buffer");
+        let to = &mut self.memory[first..first + bytes];
+        // SAFETY: both ranges were checked.
+        unsafe { result::memcpy_dtoh_async(to, from.pointer, gpu.stream.cu_stream()) }
+            .map_err(|e| fault("a download", e))?;
+        gpu.wait()
+    }
+
+    /// What it holds, once the work that writes it is done: callers wait for that.
+    pub fn bytes(&self) -> &[u8] {
+        &self.memory
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        let _ = self.context.bind_to_thread();
+        // SAFETY: registered by `new`, once; work that uses it is waited for.
+        let _ = unsafe { sys::cuMemHostUnregister(self.memory.as_mut_ptr().cast()) };
     }
 }
 

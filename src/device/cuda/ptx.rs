@@ -12,6 +12,7 @@ macro_rules! ptx {
 pub const DENSE: &str = ptx!("dense");
 pub const HEAD: &str = ptx!("head");
 pub const MEASURE: &str = ptx!("measure");
+pub const OFFLOAD: &str = ptx!("offload");
 
 /// Products, and what stands between them, for a number type; `early`: for cards on which launches overlap.
 pub fn product(number: Number, early: bool) -> &'static str {
@@ -99,6 +100,8 @@ mod tests {
                 assert_eq!(text.contains("griddepcontrol.wait"), early, "only kernels that wait may begin early");
             }
         }
-        assert!(HEAD.starts_with(&own_line("head.cu")), "kernels/ changed: run kernels/build.sh");
+        for (source, text) in [("head.cu", HEAD), ("offload.cu", OFFLOAD)] {
+            assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
+        }
     }
 }

@@ -1,6 +1,8 @@
 //! The card's step kernels against plain arithmetic: products against f64 sums, whole small models against the CPU device
 //! with exact activations. What `totara doctor --selftest` runs where a card is found.
 
+pub mod offload;
+
 use super::attend::Number;
 use super::blas::Blas;
 use super::driver::{Buffer, Gpu};
@@ -237,23 +239,23 @@ pub fn steps(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
     let mut table = Vec::new();
     for (_, kind, name, rounding) in NUMBERS {
         for layout in [RopeLayout::Interleaved, RopeLayout::Halves] {
-            let weights = small(kind, layout)?;
+            let weights = small(kind, layout, 2)?;
             let vocab = weights.shape.vocab;
             let pages = 64;
             let cpu =
                 CpuOptions { threads: 1, activations: Activations::F32, pages, kv: KvNumber::F32, simd: Simd::best() };
             let mut exact = CpuDevice::new(weights.clone(), cpu)?;
-            let options = CudaOptions { pages, rows: 300, planning: planning() };
+            let options = CudaOptions { pages, rows: 300, planning: planning(), tier: None };
             let mut card = CudaDevice::new(Gpu::open(ordinal)?, weights, options)?;
             let mut first = 0;
             for n in [40, 1, 13, 70, 300, 1] {
                 let mut random = stream(12, "cuda selftest", &[n as u64]);
                 let mut tokens: Vec<u32> = (0..n).map(|_| random.random_range(0..vocab as u32)).collect();
-                let expected = logits(&mut exact, first, &tokens)?;
+                let expected = logits(&mut exact, 2, &path(first, n), &tokens)?;
                 if fault {
                     tokens[0] ^= 1;
                 }
-                let found = logits(&mut card, first, &tokens)?;
+                let found = logits(&mut card, 2, &path(first, n), &tokens)?;
                 first += n;
                 let size = expected.iter().flatten().fold(0f64, |m, &x| m.max(f64::from(x).abs()));
                 let mut max_error = 0f64;
@@ -271,10 +273,10 @@ pub fn steps(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
     Ok(table)
 }
 
-/// Two layers of 3 heads of 64.
-fn small(kind: GgmlDType, layout: RopeLayout) -> Result<Weights> {
+/// Layers of 3 heads of 64.
+fn small(kind: GgmlDType, layout: RopeLayout, layers: usize) -> Result<Weights> {
     let shape = Shape {
-        layers: 2,
+        layers,
         hidden: 192,
         heads: 3,
         kv_heads: 1,
@@ -313,18 +315,19 @@ fn small(kind: GgmlDType, layout: RopeLayout) -> Result<Weights> {
 }
 
 /// Logits of the last five rows of a step that goes on with one path.
-fn logits(device: &mut dyn Device, first: usize, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
+fn logits(device: &mut dyn Device, layers: usize, work: &AttendWork, tokens: &[u32]) -> Result<Vec<Vec<f32>>> {
     let n = tokens.len();
-    let positions: Vec<u32> = (first as u32..).take(n).collect();
-    let slots: Vec<Slot> = positions
-        .iter()
-        .map(|&p| Slot { page: PageId(p / PAGE_TOKENS as u32), offset: (p as usize % PAGE_TOKENS) as u8 })
-        .collect();
-    let work = path(&positions);
-    device.begin(&Step { tokens, positions: &positions, slots: &slots, work: &work, selects: &[] })?;
-    for layer in 0..2 {
+    let positions = &work.positions;
+    let slot = |&p: &u32| Slot {
+        page: PageId(work.pages[p as usize / PAGE_TOKENS]),
+        offset: (p as usize % PAGE_TOKENS) as u8,
+    };
+    let slots: Vec<Slot> = positions.iter().map(slot).collect();
+    let selects = vec![n == 1; n];
+    device.begin(&Step { tokens, positions, slots: &slots, work, selects: &selects })?;
+    for layer in 0..layers {
         device.attn_in(layer)?;
-        device.attend(layer, &work)?;
+        device.attend(layer, work)?;
         device.attn_out(layer)?;
         device.mlp(layer)?;
     }
@@ -334,13 +337,14 @@ fn logits(device: &mut dyn Device, first: usize, tokens: &[u32]) -> Result<Vec<V
     Ok(out.iter().filter_map(Said::logits).map(<[f32]>::to_vec).collect())
 }
 
-/// Work of one path in pages 0, 1, …: the rows are its last.
-fn path(positions: &[u32]) -> AttendWork {
-    let (rows, block) = (positions.len() as u32, BLOCK as u32);
+/// Work of one path in pages 0, 1, …: the rows are its tokens from `first` on.
+fn path(first: usize, rows: usize) -> AttendWork {
+    let positions: Vec<u32> = (first as u32..).take(rows).collect();
+    let (rows, block) = (rows as u32, BLOCK as u32);
     let tokens = positions.last().map_or(0, |p| p + 1);
     let mut work = AttendWork {
         order: (0..rows).collect(),
-        positions: positions.to_vec(),
+        positions: positions.clone(),
         pages: (0..tokens.div_ceil(PAGE_TOKENS as u32)).collect(),
         partial_first: vec![0],
         io: Io::default(),

@@ -14,7 +14,7 @@
 //! `x` is float32; all else that kernels hand on is of the device's 16-bit number type. Products of many rows go to cuBLAS
 //! where it is found. Head sizes are those of the attention kernels.
 
-use super::attend::{AttendKernel, HeadShape, KvLayout, KvView, LoadedPlan, Number, PlanPlaces};
+use super::attend::{AttendKernel, HeadShape, LoadedPlan, Number, PlanPlaces};
 use super::blas::Blas;
 use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module};
 use super::head::{self, Head};
@@ -22,14 +22,17 @@ use super::matrix::{Matrix, number_of};
 use super::product::Products;
 use super::ptx;
 use super::staging::Staging;
+use super::store::Store;
 use super::work::{CudaPlan, Machine};
 use crate::base::{Error, Result};
 use crate::device::attend::AttendWork;
 use crate::device::cpu::{check_head, check_norm, check_shape, check_step};
 use crate::device::head::{HeadRow, Said};
+use crate::device::speculation::Fetch;
+use crate::device::tiers::Link;
 use crate::device::weight::{LayerWeights, Weight, Weights};
 use crate::device::{Device, RopeLayout, Shape, Step, Times};
-use crate::kv::PAGE_TOKENS;
+use crate::kv::{PAGE_TOKENS, Slot};
 use cudarc::driver::CudaEvent;
 use std::ffi::c_void;
 use std::time::Instant;
@@ -38,6 +41,9 @@ use std::time::Instant;
 pub const STEP_ROWS: usize = 1024;
 /// Memory for kernels, plans, cuBLAS and what else the driver takes.
 const SPARE_BYTES: usize = 512 << 20;
+
+/// What a card is told that cannot do what it is asked.
+pub const ONLY_FULL: &str = "this way of --offload is built for --device cpu alone; a card has none and full";
 
 /// Turns a step's attention into the kernel's plan; a part of `attention`, which stands above the device.
 pub type Planning = Box<dyn FnMut(&AttendWork, &Machine) -> CudaPlan + Send>;
@@ -48,6 +54,8 @@ pub struct CudaOptions {
     /// Rows of the largest steps.
     pub rows: usize,
     pub planning: Planning,
+    /// Bytes of the card that K/V may take, where all of it lies in a host tier of `pages` pages; `None`: it is on the card.
+    pub tier: Option<u64>,
 }
 
 struct Layer {
@@ -57,9 +65,6 @@ struct Layer {
     mlp_norm: Buffer,
     gate_up: Matrix,
     down: Matrix,
-    /// `[page][kv_head][K|V][16][d]`.
-    kv: Buffer,
-    view: KvView,
 }
 
 /// Kernels of `step.cu`.
@@ -114,7 +119,7 @@ pub struct CudaDevice {
     products: Products,
     attention: AttendKernel,
     planning: Planning,
-    pages: usize,
+    store: Store,
     embed: Matrix,
     layers: Vec<Layer>,
     norm: Buffer,
@@ -187,7 +192,6 @@ impl CudaDevice {
         let (h, f) = (shape.hidden, shape.feed_forward);
         let (q, kv) = (shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
         let halves = (shape.rope.layout == RopeLayout::Halves).then_some(shape.head_size);
-        let page_numbers = 2 * PAGE_TOKENS * kv;
         let place = |l: usize, layer: LayerWeights| -> Result<Layer> {
             let sizes = [
                 ("query weights", &layer.wq, q, h),
@@ -201,12 +205,7 @@ impl CudaDevice {
             for (name, weight, rows, cols) in sizes {
                 check_size(name, weight, rows, cols).map_err(|e| e.context(format!("layer {l}")))?;
             }
-            // Zeros: what no row has written yet must be finite where a tile reads past a path's end.
-            let kv = gpu.zeros(options.pages * page_numbers * 2)?;
-            let layout = KvLayout::Paged { at: kv.pointer() };
             Ok(Layer {
-                view: attention.view(&gpu, layout, (options.pages * PAGE_TOKENS) as u32)?,
-                kv,
                 attn_norm: gpu.upload(&check_norm(&format!("layer {l}: attention norm"), layer.attn_norm, h)?)?,
                 qkv: Matrix::projections(&gpu, [&layer.wq, &layer.wk, &layer.wv], number, halves)?,
                 o: Matrix::plain(&gpu, &layer.wo, number)?,
@@ -237,6 +236,7 @@ impl CudaDevice {
             })
         };
         let mut device = Self {
+            store: Store::new(&gpu, &attention, &shape, options.pages, options.tier)?,
             embed: Matrix::plain(&gpu, &embed, number)?,
             layers,
             norm: gpu.upload(&check_norm("output norm", norm, h)?)?,
@@ -247,7 +247,6 @@ impl CudaDevice {
             products,
             attention,
             planning: options.planning,
-            pages: options.pages,
             number,
             room: Room::default(),
             staging: Staging::default(),
@@ -262,6 +261,17 @@ impl CudaDevice {
         };
         device.warm(options.rows as u32)?;
         Ok(device)
+    }
+
+    /// All K/V, `[layer][page][kv_head][K|V][16][d]`, once what was asked for is done.
+    pub fn kv(&mut self) -> Result<Vec<u8>> {
+        self.finish()?;
+        self.store.bytes(&self.gpu)
+    }
+
+    /// See [`Store::fetch_by_kernel`].
+    pub fn fetch_by_kernel(&mut self, kernel: bool) {
+        self.store.fetch_by_kernel(kernel);
     }
 
     /// Bytes of weights that a step reads: all matrices, the embedding only where it is the output matrix too.
@@ -419,7 +429,8 @@ impl Device for CudaDevice {
             Number::Bf16 => "bf16",
         };
         let blas = if self.products.has_blas() { ", cuBLAS" } else { "" };
-        format!("cuda:{} {}, {number}{blas}", self.gpu.ordinal, self.gpu.name)
+        let link = self.store.speeds().map_or(String::new(), |speeds| format!(", link: {speeds}"));
+        format!("cuda:{} {}, {number}{blas}{link}", self.gpu.ordinal, self.gpu.name)
     }
 
     fn page_bytes(&self) -> usize {
@@ -427,7 +438,7 @@ impl Device for CudaDevice {
     }
 
     fn pages(&self) -> usize {
-        self.pages
+        self.store.pages()
     }
 
     fn step_rows(&self) -> usize {
@@ -440,7 +451,7 @@ impl Device for CudaDevice {
     }
 
     fn begin(&mut self, step: &Step<'_>) -> Result<()> {
-        check_step(step, &self.shape, self.pages, &mut self.sorted)?;
+        check_step(step, &self.shape, self.store.pages(), &mut self.sorted)?;
         self.gpu.bind()?;
         self.turn ^= 1;
         // The step before last is over then, and its place in the staging memory free.
@@ -462,6 +473,7 @@ impl Device for CudaDevice {
         let merge_row = self.staging.push(&plan.merge_row);
         let merge_first = self.staging.push(&plan.merge_first);
         let merge = self.staging.push(&plan.merge);
+        let fetched = self.staging.push(self.store.plan(step.work, step.slots)?);
         self.times.planning += planning.elapsed().as_secs_f64();
         self.fit(n as u32)?;
         let gpu = &self.gpu;
@@ -489,6 +501,7 @@ impl Device for CudaDevice {
             owed: 0,
         });
         gpu.set_mark(&self.marks[self.turn].whole[0])?;
+        self.store.begin(gpu, base + fetched, base + slots)?;
         let (mut table, mut tokens, mut x, mut hidden) =
             (self.embed.buffer.pointer(), base + tokens, x, self.shape.hidden as u32);
         let mut parameters: [*mut c_void; 4] =
@@ -500,18 +513,19 @@ impl Device for CudaDevice {
 
     fn attn_in(&mut self, layer: usize) -> Result<()> {
         self.normed(self.layers[layer].attn_norm.pointer())?;
-        let Self { gpu, layers, products, room, shape, .. } = self;
+        let Self { gpu, layers, products, room, shape, store, .. } = self;
         let running = running(&mut self.running)?;
-        let Layer { qkv, kv, .. } = &layers[layer];
+        let Layer { qkv, .. } = &layers[layer];
         let part = there(&room.part)?;
         let splits = products.partial(gpu, qkv, there(&room.normed)?, running.n, false, part)?;
+        store.arrive(gpu, layer)?;
         let mut args = RotateArgs {
             part: part.pointer(),
             frequencies: self.frequencies.pointer(),
             positions: running.positions,
             slots: running.slots,
             q: there(&room.q)?.pointer(),
-            kv: kv.pointer(),
+            kv: store.at(layer),
             n: running.n,
             splits,
             heads: shape.heads as u32,
@@ -522,14 +536,15 @@ impl Device for CudaDevice {
             grid: (running.n, (qkv.rows / 2).div_ceil(256), 1),
             threads: 256,
             shared_bytes: 0,
-            begin: self.begin,
+            begin: store.begin_writing(self.begin),
         };
         // SAFETY: the kernel takes one `Rotate`; slots were checked against the pages.
-        unsafe { gpu.launch(self.kernels.rotate, launch, &mut [(&raw mut args).cast()]) }
+        unsafe { gpu.launch(self.kernels.rotate, launch, &mut [(&raw mut args).cast()])? };
+        store.written(gpu, layer)
     }
 
     fn attend(&mut self, layer: usize, _: &AttendWork) -> Result<()> {
-        let Self { gpu, layers, room, .. } = self;
+        let Self { gpu, layers, room, store, .. } = self;
         let running = running(&mut self.running)?;
         let marks = (layer == layers.len() / 2).then_some(&self.marks[self.turn].attention);
         if let Some([before, _]) = marks {
@@ -537,8 +552,9 @@ impl Device for CudaDevice {
         }
         let begin = self.attention.earliest(&running.plan);
         let (q, o) = (there(&room.q)?, there(&room.o)?);
-        self.attention.launch(gpu, &running.plan, q, &layers[layer].view, o, begin)?;
-        marks.map_or(Ok(()), |[_, after]| gpu.set_mark(after))
+        self.attention.launch(gpu, &running.plan, q, store.view(layer), o, begin)?;
+        marks.map_or(Ok(()), |[_, after]| gpu.set_mark(after))?;
+        store.read(gpu, layer)
     }
 
     fn attn_out(&mut self, layer: usize) -> Result<()> {
@@ -592,7 +608,8 @@ impl Device for CudaDevice {
             || marks.end(gpu),
             out,
         )?;
-        (0..2).try_for_each(|turn| self.collect(turn))
+        (0..2).try_for_each(|turn| self.collect(turn))?;
+        self.store.collect()
     }
 
     fn fetch(&mut self, wanted: usize, out: &mut Vec<f32>) -> Result<()> {
@@ -601,10 +618,30 @@ impl Device for CudaDevice {
 
     fn finish(&mut self) -> Result<()> {
         self.gpu.wait()?;
-        (0..2).try_for_each(|turn| self.collect(turn))
+        self.store.wait()?;
+        (0..2).try_for_each(|turn| self.collect(turn))?;
+        self.store.collect()
     }
 
     fn times(&self) -> Times {
         self.times
+    }
+
+    fn refetch(&mut self, tier: Option<(u64, Fetch)>, slots: &[Slot]) -> Result<()> {
+        self.finish()?;
+        let bytes = match tier {
+            None => None,
+            Some((bytes, Fetch::Full)) => Some(bytes),
+            Some(_) => return Err(Error::input(ONLY_FULL)),
+        };
+        self.store.retier(&self.gpu, &self.attention, bytes, !slots.is_empty())
+    }
+
+    fn link(&self) -> Option<Link> {
+        self.store.link()
+    }
+
+    fn here(&self) -> Option<Vec<f32>> {
+        self.store.here()
     }
 }

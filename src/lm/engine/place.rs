@@ -1,6 +1,8 @@
 //! Which device runs the model: what `--device` says, and what this machine has.
 
-use super::{EngineOptions, Room, Sample, check_least, room};
+use super::{
+    DEFAULT_PERCENT, EngineOptions, Room, SPARE_BYTES, Sample, check_least, check_no_host_tier, room, unreadable,
+};
 use crate::attention::cuda_plan::{Cutting, StepPlanner};
 use crate::base::size::{Human, Size, free_ram};
 use crate::base::text::sanitize_line;
@@ -10,6 +12,7 @@ use crate::device::cpu::simd::Simd;
 use crate::device::cpu::{CpuDevice, CpuOptions, default_threads};
 use crate::device::cuda::driver::{self, Gpu};
 use crate::device::cuda::step::{self, CudaDevice, CudaOptions};
+use crate::device::cuda::store;
 use crate::device::weight::Weights;
 use crate::device::{Device, Shape};
 use crate::model::llama::Llama;
@@ -84,20 +87,11 @@ impl Place {
                 Box::new(device)
             }
             Self::Cuda(gpu) => {
-                if options.offload.method != offload::Method::None || options.ram_budget.is_some() {
-                    return Err(Error::input(format!(
-                        "--offload {} and --ram-budget are built for --device cpu alone: a card holds all of K/V",
-                        options.offload.method
-                    )));
-                }
-                let pages = card_pages(&weights, options, gpu.memory()?.0 as u64)?;
+                let CardRoom { pages, tier } = card_room(&weights, options, gpu.memory()?.0 as u64, free_ram())?;
                 let mut planner = StepPlanner::new(Cutting::of(options.method));
                 let planning = Box::new(move |work: &_, machine: &_| planner.plan(work, machine));
-                Box::new(CudaDevice::new(
-                    gpu,
-                    weights,
-                    CudaOptions { pages, rows: options.step_rows.unwrap_or(step::STEP_ROWS), planning },
-                )?)
+                let rows = options.step_rows.unwrap_or(step::STEP_ROWS);
+                Box::new(CudaDevice::new(gpu, weights, CudaOptions { pages, rows, planning, tier })?)
             }
         };
         Ok((Llama::new(device, layers), skew))
@@ -121,19 +115,26 @@ fn card(ordinal: usize, shape: &Shape) -> Result<Gpu> {
     open().map_err(|e| Error::input(e.message()))
 }
 
-/// K/V pages within the budget, given the card's free memory. Refuses what does not fit, with the numbers.
-fn card_pages(weights: &Weights, options: &EngineOptions, free: u64) -> Result<usize> {
+/// What K/V memory a card's model takes: pages, and the bytes of the card's tier where a host tier holds them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct CardRoom {
+    pages: usize,
+    tier: Option<u64>,
+}
+
+/// K/V pages within the budgets, given the card's free memory and the host's. Refuses what does not fit, with the numbers.
+fn card_room(weights: &Weights, options: &EngineOptions, free: u64, free_ram: Option<u64>) -> Result<CardRoom> {
     let shape = &weights.shape;
     let page_bytes = step::page_bytes(shape);
     let weight_bytes = step::weight_bytes(weights);
     let work_bytes = step::work_bytes(shape, options.step_rows.unwrap_or(step::STEP_ROWS));
     let left = free.saturating_sub(weight_bytes + work_bytes);
+    let most = CARD_TOKENS / crate::kv::PAGE_TOKENS as u64 * page_bytes;
     let budget = match options.kv_budget {
         Some(size) => size.of(free),
-        None => Size::Percent(CARD_PERCENT).of(left).min(CARD_TOKENS / crate::kv::PAGE_TOKENS as u64 * page_bytes),
+        None => Size::Percent(CARD_PERCENT).of(left).min(most),
     };
-    let pages = budget / page_bytes;
-    if pages == 0 || weight_bytes + work_bytes + budget > free {
+    if budget < page_bytes || weight_bytes + work_bytes + budget > free {
         return Err(Error::limit(format!(
             "not enough memory on the GPU: {} for the weights, {} for K/V (a page takes {}) and {} to work in, but only \
              {} is free; use a smaller model, another --kv-budget, or --device cpu",
@@ -144,7 +145,40 @@ fn card_pages(weights: &Weights, options: &EngineOptions, free: u64) -> Result<u
             Human(free)
         )));
     }
-    Ok(usize::try_from(pages).unwrap_or(usize::MAX).min((u32::MAX / 32) as usize))
+    let pages = |bytes: u64| usize::try_from(bytes / page_bytes).unwrap_or(usize::MAX).min((u32::MAX / 32) as usize);
+    options.offload.check()?;
+    match options.offload.method {
+        offload::Method::None => {
+            check_no_host_tier(options)?;
+            Ok(CardRoom { pages: pages(budget), tier: None })
+        }
+        offload::Method::Full => {
+            let pages = pages(host_bytes(options, most, free_ram)?);
+            check_least(budget, store::least_bytes(pages, shape), pages)?;
+            Ok(CardRoom { pages, tier: Some(budget) })
+        }
+        other => Err(Error::input(format!("--offload {other}: {}", step::ONLY_FULL))),
+    }
+}
+
+/// Bytes of the host tier of a card.
+fn host_bytes(options: &EngineOptions, most: u64, free: Option<u64>) -> Result<u64> {
+    let bytes = match (options.ram_budget, free) {
+        (Some(size), Some(free)) => size.of(free),
+        (Some(Size::Bytes(bytes)), None) => bytes,
+        (Some(Size::Percent(_)), None) => return Err(unreadable("--ram-budget")),
+        (None, free) => free.map_or(most, |free| Size::Percent(DEFAULT_PERCENT).of(free).min(most)),
+    };
+    match free {
+        Some(free) if bytes + SPARE_BYTES > free => Err(Error::limit(format!(
+            "not enough memory: {} for K/V in the host tier and {} to work in, but only {} is free; use a smaller \
+             --ram-budget",
+            Human(bytes),
+            Human(SPARE_BYTES),
+            Human(free)
+        ))),
+        _ => Ok(bytes),
+    }
 }
 
 #[cfg(test)]
@@ -175,8 +209,10 @@ mod tests {
     #[test]
     fn a_card_s_budget_leaves_room_for_weights_and_work() {
         let weights = model::random::open("tiny", 0).unwrap().weights;
-        let pages =
-            |kv_budget, free| card_pages(&weights, &EngineOptions { kv_budget, ..EngineOptions::default() }, free);
+        let pages = |kv_budget, free| {
+            let options = EngineOptions { kv_budget, ..EngineOptions::default() };
+            card_room(&weights, &options, free, None).map(|room| room.pages)
+        };
         let page = step::page_bytes(&weights.shape);
         let rest = step::weight_bytes(&weights) + step::work_bytes(&weights.shape, step::STEP_ROWS);
         assert_eq!(pages(None, rest + 100 * page).unwrap(), 60);
@@ -185,5 +221,32 @@ mod tests {
             let error = pages(budget, free).unwrap_err();
             assert!(error.exit_code() == 3 && error.message().contains("--kv-budget"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_card_s_tiers_hold_two_layers_at_least_and_methods_it_lacks_are_refused() {
+        let weights = model::random::open("tiny", 0).unwrap().weights;
+        let page = step::page_bytes(&weights.shape);
+        let room = |method, kv: u64, ram: Option<u64>, free_ram| {
+            let offload = offload::Options { method, ..offload::Options::default() };
+            let (kv_budget, ram_budget) = (Some(Size::Bytes(kv * page)), ram.map(|ram| Size::Bytes(ram * page)));
+            let options = EngineOptions { kv_budget, ram_budget, offload, ..EngineOptions::default() };
+            card_room(&weights, &options, 1 << 40, free_ram)
+        };
+        // Both layers of this model are what must be there.
+        let full = offload::Method::Full;
+        assert_eq!(room(full, 100, Some(100), None).unwrap(), CardRoom { pages: 100, tier: Some(100 * page) });
+        let refused = |method, kv, ram, free_ram| {
+            let error = room(method, kv, ram, free_ram).unwrap_err();
+            (error.exit_code(), error.message().to_string())
+        };
+        let (code, message) = refused(full, 99, Some(100), None);
+        assert!(code == 3 && message.contains("--kv-budget"), "{message}");
+        let (code, message) = refused(full, 100, Some(100), Some(100 * page));
+        assert!(code == 3 && message.contains("--ram-budget"), "{message}");
+        let (code, message) = refused(offload::Method::None, 100, Some(100), None);
+        assert!(code == 2 && message.contains("--offload"), "{message}");
+        let (code, message) = refused(offload::Method::H2o, 100, Some(100), None);
+        assert!(code == 2 && message.contains("--device cpu"), "{message}");
     }
 }

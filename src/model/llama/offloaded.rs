@@ -106,6 +106,35 @@ fn everything_fetched_in_any_way_through_the_least_device_tier_is_the_same_bits(
 }
 
 #[test]
+fn what_moves_is_what_crosses_the_link_and_what_leaves_with_a_paused_branch() {
+    let (_, weights) = model();
+    let mut session = Session::new(&weights, options(KvNumber::F16, 1), Method::Auto);
+    assert!(session.llama.device().moving().is_none(), "there is one tier");
+    session.llama.refetch(Some((64 << 20, Fetch::Full)), &[]).unwrap();
+    let page_bytes = session.llama.device().page_bytes() as f64;
+    let step = |session: &mut Session, branch: BranchId, tokens: &[u32]| {
+        let before = session.llama.device().link().unwrap();
+        session.step(&[(branch, tokens)]);
+        let (link, moving) = (session.llama.device().link().unwrap(), session.llama.device().moving().unwrap());
+        assert_eq!(link.waited_seconds, link.fetch_seconds);
+        let seconds = link.fetch_seconds - before.fetch_seconds;
+        assert_eq!(seconds > 0.0, link.fetches > before.fetches);
+        let brought = (link.to_device_bytes - before.to_device_bytes) as f64;
+        (moving.iter().map(|&share| f64::from(share)).sum::<f64>() * page_bytes, brought, link.moved_out)
+    };
+    let (one, other) = (session.tree.open(), session.tree.open());
+    let prompt = |from: u32| (from..from + 40).collect::<Vec<u32>>();
+    assert_eq!(step(&mut session, one, &prompt(3)), (0.0, 0.0, 0), "K/V that is made there does not move");
+    for round in 0..4 {
+        let moved = step(&mut session, other, if round == 0 { &[5; 40][..] } else { &[9] });
+        // The three pages of the first one go with the fourth step that does not see them.
+        assert_eq!(moved, if round < 3 { (0.0, 0.0, 0) } else { (3.0 * page_bytes, 0.0, 3) }, "round {round}");
+    }
+    assert_eq!(step(&mut session, other, &[9]), (0.0, 0.0, 3));
+    assert_eq!(step(&mut session, one, &[9]), (3.0 * page_bytes, 3.0 * page_bytes, 3));
+}
+
+#[test]
 fn what_is_shared_and_how_frames_go_changes_bytes_and_no_number() {
     let (shape, weights) = model();
     let some = Select { alpha: f32::INFINITY, max_fetch: 0.2, random: false };

@@ -24,8 +24,25 @@ pub struct Landed {
     pub node: NodeId,
     pub sample: usize,
     pub result: Result<Completion, Lost>,
+    /// The pieces that its text came in; none where they do not make up the text.
+    pub pieces: Pieces,
     /// The request's prompt, where the sample that would have counted it was called off.
     pub uncounted: Option<Prompt>,
+}
+
+/// Pieces of a text, in order.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Pieces {
+    /// Bytes of each.
+    pub bytes: Vec<u32>,
+    pub logprobs: Vec<f32>,
+}
+
+impl Pieces {
+    fn push(&mut self, text: &str, logprob: f32) {
+        self.bytes.push(u32::try_from(text.len()).unwrap_or(u32::MAX));
+        self.logprobs.push(logprob);
+    }
 }
 
 /// Why a sample has no completion.
@@ -49,9 +66,9 @@ pub struct Piece {
 enum Sample {
     Running {
         text: String,
-        pieces: u64,
+        pieces: Pieces,
     },
-    Landed(Box<Result<Completion, Lost>>),
+    Landed(Box<(Result<Completion, Lost>, Pieces)>),
     /// Handed on.
     Taken,
 }
@@ -71,7 +88,8 @@ impl Request {
         self.updates = None;
         for sample in &mut self.samples {
             if let Sample::Running { text, pieces } = sample {
-                *sample = Sample::Landed(Box::new(Err(why(std::mem::take(text), *pieces))));
+                let count = pieces.bytes.len() as u64;
+                *sample = Sample::Landed(Box::new((Err(why(std::mem::take(text), count)), std::mem::take(pieces))));
             }
         }
     }
@@ -86,13 +104,16 @@ impl Request {
             Some(Update::Text { sample, text, logprob }) => {
                 if let Some(Sample::Running { text: so_far, pieces }) = self.samples.get_mut(sample) {
                     so_far.push_str(&text);
-                    *pieces += 1;
+                    pieces.push(&text, logprob);
                     return Some(Piece { request: self.id, node: self.node, sample, text, logprob });
                 }
             }
             Some(Update::Done { sample, completion }) => {
-                if let Some(slot @ Sample::Running { .. }) = self.samples.get_mut(sample) {
-                    *slot = Sample::Landed(Box::new(Ok(completion)));
+                if let Some(slot) = self.samples.get_mut(sample)
+                    && let Sample::Running { text, pieces } = slot
+                {
+                    let pieces = if *text == completion.text { std::mem::take(pieces) } else { Pieces::default() };
+                    *slot = Sample::Landed(Box::new((Ok(completion), pieces)));
                 }
                 if !self.running() {
                     self.updates = None;
@@ -103,8 +124,9 @@ impl Request {
             None => {
                 self.updates = None;
                 let given = self.samples.iter().take_while(|s| !matches!(s, Sample::Running { .. })).count();
-                let only_unstarted =
-                    self.samples[given..].iter().all(|s| matches!(s, Sample::Running { pieces: 0, .. }));
+                let only_unstarted = self.samples[given..]
+                    .iter()
+                    .all(|s| matches!(s, Sample::Running { pieces, .. } if pieces.bytes.is_empty()));
                 if given > 0 && only_unstarted {
                     self.samples.truncate(given);
                 } else {
@@ -127,7 +149,7 @@ impl Flight {
     /// Sends every ask, in order; `first` numbers the first request.
     pub fn launch(lm: &dyn Lm, asks: Vec<Ask>, first: u64) -> Self {
         let launch = |(i, ask): (usize, Ask)| {
-            let running = || Sample::Running { text: String::new(), pieces: 0 };
+            let running = || Sample::Running { text: String::new(), pieces: Pieces::default() };
             Request {
                 id: first + i as u64,
                 node: ask.node,
@@ -149,11 +171,12 @@ impl Flight {
                 continue;
             };
             let Sample::Landed(_) = slot else { return None };
-            let Sample::Landed(result) = std::mem::replace(slot, Sample::Taken) else { return None };
+            let Sample::Landed(landed) = std::mem::replace(slot, Sample::Taken) else { return None };
+            let (result, pieces) = *landed;
             self.next = (ask, sample + 1);
-            let called_off = sample == 0 && matches!(*result, Err(Lost::Cancelled { .. }));
+            let called_off = sample == 0 && matches!(result, Err(Lost::Cancelled { .. }));
             let uncounted = called_off.then(|| request.prompt.clone());
-            return Some(Landed { ask, request: request.id, node: request.node, sample, result: *result, uncounted });
+            return Some(Landed { ask, request: request.id, node: request.node, sample, result, pieces, uncounted });
         }
     }
 

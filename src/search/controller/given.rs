@@ -95,7 +95,8 @@ impl Controller {
         let logprob = one.map(|text| round(text.iter().map(|&l| f64::from(super::finite(l))).sum()));
         self.ledger.usage += usage;
         let (text, finish) = (text.to_string(), "scored".to_string());
-        self.emit(Event::Replied { request, node, sample: 0, text, finish, logprob, usage });
+        let (pieces, piece_logprobs) = (Vec::new(), Vec::new());
+        self.emit(Event::Replied { request, node, sample: 0, text, finish, logprob, usage, pieces, piece_logprobs });
         Ok(logprobs)
     }
 

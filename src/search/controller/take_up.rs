@@ -45,10 +45,12 @@ impl Controller {
         let mut pending: Option<Pending> = None;
         let mut acted = false;
         let count = events.len();
+        // What the screen showed of memory and link is not so any more.
+        let events = events.into_iter().filter(|event| !event.is_for_screen());
         let mut was_paused = false;
         let mut seconds = 0.0;
         let mut orders: Vec<Order> = Vec::new();
-        let mut events = events.into_iter().peekable();
+        let mut events = events.peekable();
         while let Some(event) = events.next() {
             let sources = match events.peek() {
                 Some(Event::Merged { sources, .. }) => sources.clone(),

@@ -12,10 +12,11 @@ use crate::search::tree::Status;
 pub fn whole_steps(events: &[Event]) -> usize {
     let end = events.iter().position(|e| matches!(e, Event::Ended { .. }));
     let events = &events[..end.unwrap_or(events.len())];
+    let last = events.iter().rev().find(|e| !e.is_for_screen());
     // A run that ends tells its progress once more, also where the end interrupted a step.
     // A record that stops at such a word may have lost nothing but its end, so that word is not trusted either.
     let is_word = |e: &Event| matches!(e, Event::Progress { .. });
-    let last_word = match end.is_some() || events.last().is_some_and(is_word) {
+    let last_word = match end.is_some() || last.is_some_and(is_word) {
         true => events.iter().rposition(is_word),
         false => None,
     };
@@ -26,6 +27,9 @@ pub fn whole_steps(events: &[Event]) -> usize {
     // A step that only closes a thought has chosen the answer: the end comes next, also where it is not recorded any more.
     let (mut worked, mut chose) = (false, false);
     for (i, event) in events.iter().enumerate() {
+        if event.is_for_screen() {
+            continue;
+        }
         match event {
             Event::Progress { .. } if Some(i) != last_word && (worked || !chose) => {
                 between_steps = true;

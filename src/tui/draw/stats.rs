@@ -3,7 +3,7 @@
 //! Each pane is a list of lines in order of importance; as many are drawn as fit.
 
 use crate::base::size::Human;
-use crate::lm::HeldKv;
+use crate::lm::{HeldKv, PAGE_TOKENS};
 use crate::search::tree::Status;
 use crate::tui::canvas::Canvas;
 use crate::tui::held::Keeps;
@@ -22,11 +22,15 @@ struct Lines<'c, 'a> {
 }
 
 const LABEL: u16 = 10;
+/// What is said where K/V has no second tier.
+const ONE_TIER: &str = "one: all on the device";
+const SEE_OFFLOAD: &str = "see --offload";
 
 impl<'c, 'a> Lines<'c, 'a> {
     fn new(canvas: &'c mut Canvas<'a>, run: &RunScreen, area: Rect) -> Self {
-        // A record holds no counters.
-        let none = if run.replay.is_some() { "not recorded" } else { "not known" };
+        // Old records hold no counters.
+        let recorded = run.replay.as_ref().is_none_or(|replay| replay.tells_counters());
+        let none = if recorded { "not known" } else { "not recorded" };
         Self { y: area.y, canvas, area, none }
     }
 
@@ -61,6 +65,13 @@ impl<'c, 'a> Lines<'c, 'a> {
         let (text, dim) = (self.canvas.theme.text, self.canvas.theme.dim);
         let (x, cells) = self.label(y, label);
         self.canvas.pieces(x, y, cells, &[(value.to_string(), text), (format!("  {more}"), dim)]);
+    }
+
+    /// A text without a label.
+    fn whole(&mut self, text: &str) {
+        let Some(y) = self.next() else { return };
+        let style = self.canvas.theme.text;
+        self.canvas.put(self.area.x, y, self.area.width, text, style);
     }
 
     /// A bar with a text at its right end.
@@ -132,20 +143,7 @@ pub fn memory(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
             }
             let bytes = Human(kv.pages_live * kv.page_bytes);
             lines.value_and("K/V", &format!("{} tokens", grouped(kv.tokens_stored)), &bytes.to_string());
-            let selected = run.tree.selected();
-            let (what, more) = match run.state.held.of(selected) {
-                Keeps::Own(held) => {
-                    let shared = u64::from(held.tokens.saturating_sub(held.own));
-                    (format!("{} own", grouped(u64::from(held.own))), format!("{} shared", grouped(shared)))
-                }
-                Keeps::Below => ("shared".into(), "kept by what is below".into()),
-                Keeps::Nothing => ("none kept".into(), String::new()),
-            };
-            lines.value_and(&selected.to_string(), &what, &more);
-            if let Keeps::Own(HeldKv { tokens, here: Some(here), .. }) = run.state.held.of(selected) {
-                let ram = grouped(u64::from(tokens.saturating_sub(here)));
-                lines.value_and("", &format!("{} on device", grouped(u64::from(here))), &format!("{ram} in RAM"));
-            }
+            thought_memory(&mut lines, run, kv.page_bytes / PAGE_TOKENS as u64);
         }
     }
     match run.state.counters.io {
@@ -174,6 +172,42 @@ pub fn memory(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
             &format!("of {} tokens found", grouped(kv.prefix_lookups)),
         );
         lines.value("evicted", &format!("{} pages", grouped(kv.evicted_pages)), theme.text);
+        // Two tiers are told of in every claim; what is told of none has but one.
+        if run.state.counters.link.is_none_or(|link| link.device_budget_bytes == 0) {
+            lines.value_and("tiers", ONE_TIER, SEE_OFFLOAD);
+        }
+    }
+}
+
+/// Lines that tell of the selected thought's tiers in a line each; below that all in one.
+const TIER_LINES: u16 = 7;
+
+/// What the selected thought keeps, and where it lies.
+fn thought_memory(lines: &mut Lines<'_, '_>, run: &RunScreen, token_bytes: u64) {
+    let selected = run.tree.selected();
+    let bytes = |tokens: u32| Human(u64::from(tokens) * token_bytes).to_string();
+    let many = |tokens: u32| grouped(u64::from(tokens));
+    let held = match run.state.held.of(selected) {
+        Keeps::Own(held) => held,
+        Keeps::Below => return lines.value_and(&selected.to_string(), "shared", "kept by what is below"),
+        Keeps::Nothing => return lines.value_and(&selected.to_string(), "none kept", ""),
+    };
+    let HeldKv { tokens, own, here, moving } = held;
+    let mut more = format!("{} shared", many(tokens.saturating_sub(own)));
+    if lines.area.width >= 40 {
+        more = format!("{more}  {}", bytes(tokens));
+    }
+    lines.value_and(&selected.to_string(), &format!("{} own", many(own)), &more);
+    let Some(here) = here else { return };
+    let ram = tokens.saturating_sub(here);
+    if lines.left() < TIER_LINES {
+        let moving = moving.map(|moving| format!(" {} moving", many(moving))).unwrap_or_default();
+        return lines.whole(&format!("{} on device {} RAM{moving}", many(here), many(ram)));
+    }
+    for (label, tokens) in [("on device", Some(here)), ("in RAM", Some(ram)), ("moving", moving)] {
+        if let Some(tokens) = tokens {
+            lines.value_and(label, &format!("{} tokens", many(tokens)), &bytes(tokens));
+        }
     }
 }
 
@@ -257,9 +291,20 @@ pub fn link(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
         let value = format!("{:<9} {:>9}/s", Human(bytes).to_string(), Human(rate as u64).to_string());
         lines.spark(label, &format!("{value} "), &newest, theme.accent);
     }
+    if link.device_budget_bytes == 0 && link.to_device_bytes + link.to_host_bytes == 0 {
+        lines.value_and("", ONE_TIER, SEE_OFFLOAD);
+    }
     if let Some(rate) = link.hit_rate() {
         let note = format!("{} of {} on the device", Human(link.device_peak_bytes), Human(link.device_budget_bytes));
         lines.value_and("hits", &format!("{:.1} %", 100.0 * rate), &note);
+        if let Some(overlap) = link.overlap() {
+            let took = seconds(link.fetch_seconds);
+            let (value, note) = match overlap > 0.0 {
+                true => (format!("{:.1} %", 100.0 * overlap), format!("of {took} of transfers behind compute")),
+                false => ("none".into(), format!("{took} of copies, all waited for")),
+            };
+            lines.value_and("overlap", &value, &note);
+        }
         if let (Some(share), Some(missed)) = (link.attended_share(), link.missed()) {
             let note = format!("of the past read, {:.1} % of the weight missed", 100.0 * missed);
             lines.value_and("selected", &format!("{:.1} %", 100.0 * share), &note);
@@ -324,7 +369,7 @@ pub fn search(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
     let set = [breadth.map(|n| format!("breadth {n}")), temperature.map(|t| format!("temperature {t}"))];
     let set: Vec<String> = set.into_iter().flatten().collect();
     if !set.is_empty() {
-        lines.value("set by you", &set.join("  "), theme.accent);
+        lines.value("by hand", &set.join("  "), theme.accent);
     }
     let by_score: Vec<f64> = state.by_score().iter().map(|&n| f64::from(n)).collect();
     lines.histogram("scores", &by_score, "1", theme.good);

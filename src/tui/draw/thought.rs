@@ -90,8 +90,8 @@ fn tokens(out: &mut Lines, run: &RunScreen, theme: &Theme, id: NodeId, node: &No
         ]);
     }
     let pieces: Vec<(String, f64)> = match run.state.pieces(id) {
-        Some(pieces) => pieces.iter().map(|(t, l)| (visible(t), f64::from(*l))).collect(),
-        // Without the live tokens their texts are not known; the numbers still are.
+        Some(pieces) => pieces.into_iter().map(|(t, l)| (visible(t), f64::from(l))).collect(),
+        // Where the reply did not come in pieces, and in old records, the numbers alone are known.
         None => node.token_logprobs.iter().map(|l| (String::new(), f64::from(*l))).collect(),
     };
     if !pieces.is_empty() {

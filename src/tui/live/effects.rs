@@ -1,6 +1,7 @@
 //! Carries out what the state wants done: starts and questions on threads of their own, files, the clipboard, leaving.
 
 use super::{COPY_BYTES, Ended, LEAVE, LEAVE_START, Notice, Session};
+use crate::base::text::counted;
 use crate::base::{Error, Result};
 use crate::search::event::{Command, Reason};
 use crate::tui::app::{Effect, Screen};
@@ -170,7 +171,10 @@ impl Session {
         }
         match where_to.is_empty() {
             true => self.app.complain("the text is too long for a terminal's clipboard"),
-            false => self.app.say(format!("{} characters copied {}", text.chars().count(), where_to.join(" and "))),
+            false => {
+                let many = counted(text.chars().count() as u64, "character", "characters");
+                self.app.say(format!("{many} copied {}", where_to.join(" and ")));
+            }
         }
         Ok(())
     }

@@ -1,6 +1,6 @@
 //! What keys, pastes, clicks and the search's events do.
 
-use crate::lm::HeldKv;
+use crate::lm::{Counters, HeldKv, LinkCounters};
 use crate::search::event::{Command, Event, Limits};
 use crate::search::tree::{NodeId, Status};
 use crate::tui::app::{App, Effect, Screen};
@@ -291,10 +291,10 @@ fn settings_are_shown_and_taken_back_and_the_tree_is_written_where_it_is_asked_f
     let set = |breadth| Event::Settings { breadth, temperature: None, limits };
     let mut app = app_with(200, 50, &small_run());
     app.search_event(&set(Some(5)));
-    assert!(screen(&mut app).contains("set by you"));
+    assert!(screen(&mut app).contains("by hand   breadth"));
     assert_eq!(app.run.as_ref().map(|r| r.state.limits), Some(limits));
     app.search_event(&set(None));
-    assert!(!screen(&mut app).contains("set by you"));
+    assert!(!screen(&mut app).contains("by hand   breadth"));
     press(&mut app, "E a . s v g enter");
     assert_eq!(app.take_effects(), [Effect::Export("a.svg".into())]);
     press(&mut app, "E a enter");
@@ -491,15 +491,35 @@ fn a_search_that_stops_silently_is_said() {
 
 #[test]
 fn a_thoughts_kv_is_shown_by_tier_where_there_are_two() {
-    let shown = |here: Option<u32>| {
-        let held = HeldKv { tokens: 64, own: 4, here };
+    let shown = |here: Option<u32>, keys: &str| {
+        let held = HeldKv { tokens: 64, own: 4, here, moving: here.map(|_| 8) };
         let mut app = app_with(80, 24, &small_run());
         app.search_event(&Event::Held { thoughts: (0..=4).map(|id| (NodeId(id), held)).collect() });
-        press(&mut app, "3 z");
+        press(&mut app, keys);
         screen(&mut app)
     };
-    let two = shown(Some(24));
-    assert!(two.contains("4 own  60 shared") && two.contains("24 on device  40 in RAM"), "{two}");
-    let one = shown(None);
-    assert!(one.contains("4 own  60 shared") && !one.contains("on device"), "{one}");
+    let two = shown(Some(24), "3 z");
+    // A token takes 45 KiB here.
+    for line in ["4 own  60 shared  2.81 MiB", "24 tokens  1.05 MiB", "40 tokens  1.76 MiB", "8 tokens  360 KiB"] {
+        assert!(two.contains(line), "{line}: {two}");
+    }
+    let small = shown(Some(24), "3");
+    assert!(small.contains("24 on device 40 RAM 8 moving"), "{small}");
+    let one = shown(None, "3 z");
+    assert!(one.contains("4 own  60 shared") && !one.contains("24 tokens"), "{one}");
+    assert!(one.contains("one: all on the device"), "{one}");
+}
+
+#[test]
+fn the_link_pane_tells_which_transfers_nobody_waited_for() {
+    let shown = |waited_seconds: f64| {
+        let link = LinkCounters { fetches: 3, fetch_seconds: 4.0, waited_seconds, ..LinkCounters::default() };
+        let counters = Counters { link: Some(link), ..Counters::default() };
+        let mut app = app_with(80, 24, &[started(), Event::Counters { counters }]);
+        press(&mut app, "5");
+        screen(&mut app)
+    };
+    let (hidden, none) = (shown(1.0), shown(4.0));
+    assert!(hidden.contains("75.0 %  of 4.00 s of transfers behind compute"), "{hidden}");
+    assert!(none.contains("none  4.00 s of copies, all waited for"), "{none}");
 }

@@ -25,7 +25,7 @@ fn spec(task: &str, strategy: &str, size: usize) -> RunSpec {
 
 /// What a record of these events holds.
 fn recorded(events: &[Event]) -> Vec<Event> {
-    events.iter().filter(|e| !matches!(e, Event::Token { .. } | Event::Counters { .. })).cloned().collect()
+    events.iter().filter(|e| !e.is_for_screen()).cloned().collect()
 }
 
 fn before(events: &[Event]) -> Before {

@@ -36,15 +36,34 @@ fn breadth_first_grows_level_by_level_to_the_answer() {
 #[test]
 fn the_event_log_of_a_small_run() {
     let ran = run(spec(Spell::new("ab"), checked(Policy::Dfs), script(&["x", "a", "a", "b"])));
-    let lines: Vec<String> = ran
-        .events
-        .iter()
-        .filter(|e| !matches!(e, Event::Token { .. } | Event::Counters { .. }))
-        .map(|e| serde_json::to_string(e).unwrap())
-        .collect();
+    let lines: Vec<String> =
+        ran.events.iter().filter(|e| !e.is_for_screen()).map(|e| serde_json::to_string(e).unwrap()).collect();
     insta::with_settings!({filters => vec![(r#""seconds":[0-9.e-]+"#, r#""seconds":0"#)]}, {
         insta::assert_snapshot!(lines.join("\n"));
     });
+}
+
+#[test]
+fn a_reply_tells_the_pieces_that_it_came_in_where_they_are_its_text() {
+    let lm = Fake::new(|_, _| {
+        let text = |sample, text: &str, logprob| Update::Text { sample, text: text.into(), logprob };
+        let done = |sample, text| Update::Done { sample, completion: completion(text, Finish::End, None) };
+        // A token a letter; two tokens in one piece; a text that came otherwise than it was told.
+        let told = vec![text(0, "a", -1.0), text(0, "b", -1.0), done(0, "ab")];
+        let more = vec![text(1, "bc", -2.5), text(1, "d", -1.0), done(1, "bcd"), text(2, "x", -1.0), done(2, "d")];
+        told.into_iter().chain(more).collect()
+    });
+    let mut strategy = strategy(Policy::Bfs);
+    strategy.generate.n = Count::Number(3);
+    let ran = run(spec(Spell::new("zz"), strategy, Arc::new(lm)));
+    let told = |event: &Event| match event {
+        Event::Replied { node: NodeId::ROOT, pieces, piece_logprobs, .. } => {
+            Some((pieces.clone(), piece_logprobs.clone()))
+        }
+        _ => None,
+    };
+    let told: Vec<(Vec<u32>, Vec<f32>)> = ran.events.iter().filter_map(told).collect();
+    assert_eq!(told, [(vec![1, 1], vec![]), (vec![2, 1], vec![-2.5, -1.0]), (vec![], vec![])]);
 }
 
 #[test]

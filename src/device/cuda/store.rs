@@ -1,0 +1,603 @@
+//! Where a layer's K/V lies on the card: in an arena of its own, or, where not all of K/V fits there, in one of two that
+//! layers take turns in, filled from the host tier while the layers before are computed.
+//!
+//! ```text
+//! host tier (pinned)   [layer 0][layer 1][layer 2][layer 3][layer 4] …       every page of every layer
+//! card                 [layer 0][   2, 4, …      ][   1, 3, …      ]         one resident, two in turns
+//! ```
+//!
+//! An arena has a place for every page of the host tier, at the same number, so that one attention plan serves all layers.
+//! Three streams: the step's own (`main`), `down` for what the card fetches, `up` for new K/V, which is written through to
+//! the host tier at once. Events order them:
+//!
+//! - a fetch into an arena waits for the attention and the write-back that read it last;
+//! - K/V of the step is written into an arena only after the fetch for that layer (it may lie on a fetched page);
+//! - a write-back waits for the rows it writes; a step begins after the last one of the step before.
+
+use super::attend::{AttendKernel, KvLayout, KvView};
+use super::driver::{Begin, Buffer, Function, Gpu, Launch, Mapped, Module};
+use super::ptx;
+use crate::base::size::Human;
+use crate::base::{Error, Result};
+use crate::device::Shape;
+use crate::device::attend::AttendWork;
+use crate::device::tiers::Link;
+use crate::kv::{PAGE_TOKENS, Slot};
+use cudarc::driver::CudaEvent;
+use std::ffi::c_void;
+use std::ops::Range;
+
+/// Arenas that layers take turns in: one is filled while the other is read.
+const RING: usize = 2;
+
+/// Blocks and threads of kernels that read the host tier: they reach the link's speed, and slow others little.
+const LINK_BLOCKS: u32 = 4;
+const LINK_THREADS: u32 = 512;
+
+/// Bytes that the ways to fetch are measured with.
+const MEASURED_BYTES: usize = 32 << 20;
+
+/// Pages that are copied one by one to see what a copy costs by itself.
+const MEASURED_COPIES: usize = 64;
+
+/// Which arena each layer's K/V lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    layers: usize,
+    /// The first layers have an arena of their own.
+    resident: usize,
+}
+
+impl Layout {
+    /// As many layers resident as `arenas` leave; `None` where two cannot take turns.
+    pub fn of(layers: usize, arenas: usize) -> Option<Self> {
+        match arenas {
+            _ if arenas >= layers => Some(Self { layers, resident: layers }),
+            _ => arenas.checked_sub(RING).map(|resident| Self { layers, resident }),
+        }
+    }
+
+    pub fn arenas(&self) -> usize {
+        if self.resident == self.layers { self.layers } else { self.resident + RING }
+    }
+
+    pub fn arena(&self, layer: usize) -> usize {
+        if layer < self.resident { layer } else { self.resident + (layer - self.resident) % RING }
+    }
+
+    /// Layers whose pages are fetched.
+    fn fetched(&self) -> Range<usize> {
+        self.resident..self.layers
+    }
+}
+
+/// Bytes of a layer of a page.
+pub fn layer_page_bytes(shape: &Shape) -> usize {
+    2 * PAGE_TOKENS * shape.kv_heads * shape.head_size * 2
+}
+
+/// Bytes that the card's tier needs at least, for a host tier of `pages` pages.
+pub fn least_bytes(pages: usize, shape: &Shape) -> u64 {
+    (RING.min(shape.layers) * pages * layer_page_bytes(shape)) as u64
+}
+
+/// Pages that a step's rows see and that were there before it, in order, once; `begun` in this step are not.
+fn wanted_pages(work: &AttendWork, slots: &[Slot]) -> Vec<u32> {
+    let mut begun: Vec<u32> = slots.iter().filter(|slot| slot.offset == 0).map(|slot| slot.page.0).collect();
+    begun.sort_unstable();
+    let mut pages = work.pages.clone();
+    pages.sort_unstable();
+    pages.dedup();
+    pages.retain(|page| begun.binary_search(page).is_err());
+    pages
+}
+
+/// Runs of neighbours in rising numbers.
+fn runs(pages: &[u32]) -> Vec<Range<u32>> {
+    pages.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[0] + run.len() as u32).collect()
+}
+
+/// How fast the ways to fetch are, as measured when the tier was made.
+#[derive(Debug, Clone, Copy, PartialEq)]
+struct Speeds {
+    /// Seconds that a copy takes by itself, and a byte of it.
+    copy: f64,
+    copy_byte: f64,
+    /// A byte of the kernel that reads the host tier in place.
+    gather_byte: f64,
+}
+
+impl Speeds {
+    /// Whether the kernel is quicker than so many copies.
+    fn gathers(&self, copies: usize, bytes: usize) -> bool {
+        self.gather_byte * (bytes as f64) < self.copy * copies as f64 + self.copy_byte * bytes as f64
+    }
+}
+
+struct Kernels {
+    gather_pages: Function,
+    write_back: Function,
+    _module: Module,
+}
+
+#[repr(C)]
+struct WriteBackArgs {
+    from: u64,
+    to: u64,
+    from_slots: u64,
+    to_slots: u64,
+    kv_heads: u32,
+    pieces: u32,
+}
+
+struct Arena {
+    kv: Buffer,
+    view: KvView,
+}
+
+/// What orders the streams at one arena.
+struct Order {
+    /// The step's K/V is in it.
+    made: CudaEvent,
+    /// The step's K/V has been read from it for the host tier.
+    written: CudaEvent,
+    /// Attention has read it.
+    read: CudaEvent,
+}
+
+/// Times of one layer's fetch, and of the step's waiting for it.
+struct Fetched {
+    begun: CudaEvent,
+    done: CudaEvent,
+    wait: CudaEvent,
+    waited: CudaEvent,
+}
+
+/// What one of two steps in flight fetches.
+#[derive(Default)]
+struct Turn {
+    pages: Vec<u32>,
+    runs: Vec<Range<u32>>,
+    /// Where the card finds `pages`.
+    list: u64,
+    slots: u64,
+    rows: u32,
+    gathers: bool,
+    /// By fetched layer.
+    marks: Vec<Fetched>,
+    /// Whether the marks are set and not read yet.
+    set: bool,
+}
+
+struct Tier {
+    host: Mapped,
+    down: Gpu,
+    up: Gpu,
+    kernels: Kernels,
+    speeds: Speeds,
+    order: Vec<Order>,
+    /// The step has begun: what it tells is on the card.
+    entry: CudaEvent,
+    turns: [Turn; 2],
+    turn: usize,
+    /// Pages in each arena that layers take turns in, which go when the next layer's come.
+    held: [u64; RING],
+    link: Link,
+}
+
+/// All K/V that the card has.
+pub struct Store {
+    layout: Layout,
+    arenas: Vec<Arena>,
+    pages: usize,
+    kv_heads: usize,
+    layer_page_bytes: usize,
+    tier: Option<Tier>,
+}
+
+impl Store {
+    /// Everything on the card, or what `bytes` hold of it, and all of it in a host tier.
+    pub fn new(gpu: &Gpu, attention: &AttendKernel, shape: &Shape, pages: usize, bytes: Option<u64>) -> Result<Self> {
+        let mut store = Self {
+            layout: Layout { layers: shape.layers, resident: shape.layers },
+            arenas: Vec::new(),
+            pages,
+            kv_heads: shape.kv_heads,
+            layer_page_bytes: layer_page_bytes(shape),
+            tier: None,
+        };
+        store.take(gpu, attention, store.layout_for(bytes)?)?;
+        if let Some(bytes) = bytes {
+            let host = Mapped::new(gpu, shape.layers * store.layer_bytes())?;
+            store.tier = Some(store.new_tier(gpu, host, bytes)?);
+        }
+        Ok(store)
+    }
+
+    /// Bytes of one layer of all pages.
+    fn layer_bytes(&self) -> usize {
+        self.pages * self.layer_page_bytes
+    }
+
+    fn layout_for(&self, bytes: Option<u64>) -> Result<Layout> {
+        let (layers, layer_bytes) = (self.layout.layers, self.layer_bytes());
+        let Some(bytes) = bytes else { return Ok(Layout { layers, resident: layers }) };
+        let arenas = usize::try_from(bytes / layer_bytes as u64).unwrap_or(usize::MAX);
+        Layout::of(layers, arenas).ok_or_else(|| {
+            Error::limit(format!(
+                "a device tier of {} cannot hold what must be there: {} for two layers of {} pages; raise --kv-budget or \
+                 lower --ram-budget",
+                Human(bytes),
+                Human((RING * layer_bytes) as u64),
+                self.pages
+            ))
+        })
+    }
+
+    /// Takes the arenas of a layout; the old ones go first, since both may not fit.
+    fn take(&mut self, gpu: &Gpu, attention: &AttendKernel, layout: Layout) -> Result<()> {
+        self.arenas.clear();
+        let arena = |_| -> Result<Arena> {
+            // Zeros: what no row has written yet must be finite where a tile reads past a path's end.
+            let kv = gpu.zeros(self.layer_bytes())?;
+            let slots = (self.pages * PAGE_TOKENS) as u32;
+            Ok(Arena { view: attention.view(gpu, KvLayout::Paged { at: kv.pointer() }, slots)?, kv })
+        };
+        self.arenas = (0..layout.arenas()).map(arena).collect::<Result<_>>()?;
+        self.layout = layout;
+        Ok(())
+    }
+
+    pub fn pages(&self) -> usize {
+        self.pages
+    }
+
+    /// Begins anew with another device tier, or with everything on the card. What is in memory stays where `keep` says so.
+    pub fn retier(&mut self, gpu: &Gpu, attention: &AttendKernel, bytes: Option<u64>, keep: bool) -> Result<()> {
+        let (layout, layer_bytes) = (self.layout_for(bytes)?, self.layer_bytes());
+        self.wait()?;
+        gpu.wait()?;
+        let host = match self.tier.take() {
+            Some(tier) => tier.host,
+            None => {
+                let mut host = Mapped::new(gpu, layout.layers * layer_bytes)?;
+                for (layer, arena) in self.arenas.iter().enumerate().filter(|_| keep) {
+                    host.fetch(gpu, layer * layer_bytes, &arena.kv, layer_bytes)?;
+                }
+                host
+            }
+        };
+        self.take(gpu, attention, layout)?;
+        for (layer, arena) in self.arenas.iter().enumerate().filter(|(at, _)| keep && *at < layout.resident) {
+            // SAFETY: an arena has room for a layer; nothing writes the host tier now.
+            unsafe { host.send(gpu, layer * layer_bytes, arena.kv.pointer(), layer_bytes)? };
+        }
+        gpu.wait()?;
+        self.tier = bytes.map(|bytes| self.new_tier(gpu, host, bytes)).transpose()?;
+        Ok(())
+    }
+
+    fn new_tier(&self, gpu: &Gpu, host: Mapped, budget_bytes: u64) -> Result<Tier> {
+        let peak_bytes = (self.arenas.len() * self.layer_bytes()) as u64;
+        let link = Link { budget_bytes, peak_bytes, ..Link::default() };
+        let module = gpu.load(ptx::OFFLOAD)?;
+        let kernels = Kernels {
+            gather_pages: module.function("gather_pages", 0)?,
+            write_back: module.function("write_back", 0)?,
+            _module: module,
+        };
+        let mark = || gpu.new_mark();
+        let order = |_| Ok(Order { made: mark()?, written: mark()?, read: mark()? });
+        let fetched = |_| Ok(Fetched { begun: mark()?, done: mark()?, wait: mark()?, waited: mark()? });
+        let turn = || -> Result<Turn> {
+            Ok(Turn { marks: self.layout.fetched().map(fetched).collect::<Result<_>>()?, ..Turn::default() })
+        };
+        let mut tier = Tier {
+            host,
+            down: gpu.beside()?,
+            up: gpu.beside()?,
+            kernels,
+            speeds: Speeds { copy: 0.0, copy_byte: 0.0, gather_byte: 0.0 },
+            order: (0..self.layout.arenas()).map(order).collect::<Result<_>>()?,
+            entry: mark()?,
+            turns: [turn()?, turn()?],
+            turn: 0,
+            held: [0; RING],
+            link,
+        };
+        if self.layout.resident < self.layout.layers {
+            tier.speeds = self.measure(&tier)?;
+        }
+        Ok(tier)
+    }
+
+    /// Times both ways to fetch, into the last arena, with what a first step would overwrite.
+    fn measure(&self, tier: &Tier) -> Result<Speeds> {
+        let Some(arena) = self.arenas.last() else { return Err(Error::fault("a tier without arenas")) };
+        let page_bytes = self.layer_page_bytes;
+        let pages = (MEASURED_BYTES / page_bytes).clamp(1, self.pages);
+        // Steps of 7 pages: not neighbours, as the pages of a tree may be.
+        let list: Vec<u32> = (0..pages).map(|i| (i * 7 % self.pages) as u32).collect();
+        let list_there = tier.down.upload(&list)?;
+        let [begun, done] = [tier.down.new_mark()?, tier.down.new_mark()?];
+        let time = |work: &dyn Fn() -> Result<()>| -> Result<f64> {
+            let mut best = f64::INFINITY;
+            for _ in 0..3 {
+                tier.down.set_mark(&begun)?;
+                work()?;
+                tier.down.set_mark(&done)?;
+                tier.down.wait()?;
+                best = best.min(tier.down.microseconds(&begun, &done)? * 1e-6);
+            }
+            Ok(best)
+        };
+        let copies = MEASURED_COPIES.min(pages);
+        let all = (0..pages as u32).collect::<Vec<_>>();
+        let whole = time(&|| tier.copy_pages(arena, 0, &runs(&all), page_bytes))?;
+        let single: Vec<Range<u32>> = all[..copies].iter().map(|&page| page..page + 1).collect();
+        let apart = time(&|| tier.copy_pages(arena, 0, &single, page_bytes))?;
+        let gather = time(&|| tier.gather_pages(arena, 0, list_there.pointer(), pages, page_bytes))?;
+        let bytes = (pages * page_bytes) as f64;
+        let copy_byte = whole / bytes;
+        let copy = (apart - (copies * page_bytes) as f64 * copy_byte).max(0.0) / copies as f64;
+        Ok(Speeds { copy, copy_byte, gather_byte: gather / bytes })
+    }
+
+    /// Fetches by the kernel or by copies from now on, whatever is quicker: for tests of both.
+    pub fn fetch_by_kernel(&mut self, kernel: bool) {
+        if let Some(tier) = &mut self.tier {
+            tier.speeds.copy = if kernel { f64::INFINITY } else { 0.0 };
+            (tier.speeds.copy_byte, tier.speeds.gather_byte) = (0.0, f64::MIN_POSITIVE);
+        }
+    }
+
+    /// `copy 52.1 GB/s and 2.1 us each, gather 49.8 GB/s`; `None` where nothing is fetched.
+    pub fn speeds(&self) -> Option<String> {
+        let Speeds { copy, copy_byte, gather_byte } = self.tier.as_ref()?.speeds;
+        let speed = |byte: f64| 1e-9 / byte;
+        (copy_byte > 0.0).then(|| {
+            let (copied, gathered) = (speed(copy_byte), speed(gather_byte));
+            format!("copies {copied:.1} GB/s and {:.1} us each, gather {gathered:.1} GB/s", copy * 1e6)
+        })
+    }
+
+    pub fn at(&self, layer: usize) -> u64 {
+        self.arenas[self.layout.arena(layer)].kv.pointer()
+    }
+
+    pub fn view(&self, layer: usize) -> &KvView {
+        &self.arenas[self.layout.arena(layer)].view
+    }
+
+    /// Whether kernels that write K/V may begin before the one before them ends: not where they wait for a fetch.
+    pub fn begin_writing(&self, early: Begin) -> Begin {
+        if self.tier.is_some() { Begin::After } else { early }
+    }
+
+    /// What the step's rows need of the host tier: numbers to be put on the card, for [`begin`](Self::begin).
+    pub fn plan(&mut self, work: &AttendWork, slots: &[Slot]) -> Result<&[u32]> {
+        let fetches = self.layout.resident < self.layout.layers;
+        let (page_bytes, resident) = (self.layer_page_bytes, self.layout.resident);
+        let Some(tier) = &mut self.tier else { return Ok(&[]) };
+        tier.turn ^= 1;
+        // Its marks are to be set again.
+        tier.collect(tier.turn)?;
+        let turn = &mut tier.turns[tier.turn];
+        let pages = wanted_pages(work, slots);
+        tier.link.hits += (pages.len() * resident) as u64;
+        turn.pages = if fetches { pages } else { Vec::new() };
+        turn.runs = runs(&turn.pages);
+        turn.gathers = tier.speeds.gathers(turn.runs.len(), turn.pages.len() * page_bytes);
+        turn.rows = slots.len() as u32;
+        Ok(&turn.pages)
+    }
+
+    /// The step begins; `list` and `slots` are where its pages' and rows' places are on the card.
+    pub fn begin(&mut self, main: &Gpu, list: u64, slots: u64) -> Result<()> {
+        let Some(tier) = &mut self.tier else { return Ok(()) };
+        let turn = &mut tier.turns[tier.turn];
+        (turn.list, turn.slots) = (list, slots);
+        // What tells of the last step is free for another only when all of it is done.
+        if let Some(last) = tier.order.get(self.layout.arena(self.layout.layers - 1)) {
+            main.wait_for(&last.written)?;
+        }
+        main.set_mark(&tier.entry)?;
+        tier.down.wait_for(&tier.entry)?;
+        for layer in self.layout.fetched().take(RING) {
+            self.fetch(layer)?;
+        }
+        Ok(())
+    }
+
+    /// Fills a layer's arena once what read it last is done.
+    fn fetch(&mut self, layer: usize) -> Result<()> {
+        let (layout, page_bytes) = (self.layout, self.layer_page_bytes);
+        let first = layer * self.layer_bytes();
+        let Some(tier) = &mut self.tier else { return Ok(()) };
+        let turn = &tier.turns[tier.turn];
+        let at = layout.arena(layer);
+        let (arena, order, pages) = (&self.arenas[at], &tier.order[at], turn.pages.len());
+        tier.down.wait_for(&order.read)?;
+        tier.down.wait_for(&order.written)?;
+        if pages == 0 {
+            return Ok(());
+        }
+        let marks = &turn.marks[layer - layout.resident];
+        tier.down.set_mark(&marks.begun)?;
+        match turn.gathers {
+            true => tier.gather_pages(arena, first, turn.list, pages, page_bytes)?,
+            false => tier.copy_pages(arena, first, &turn.runs, page_bytes)?,
+        }
+        tier.down.set_mark(&marks.done)?;
+        tier.turns[tier.turn].set = true;
+        tier.link.fetches += pages as u64;
+        tier.link.to_device_bytes += (pages * page_bytes) as u64;
+        let held = &mut tier.held[at - layout.resident];
+        tier.link.evictions += std::mem::replace(held, pages as u64);
+        Ok(())
+    }
+
+    /// Has the step go on only once the layer's pages are there; before its own K/V is written among them.
+    pub fn arrive(&mut self, main: &Gpu, layer: usize) -> Result<()> {
+        let Some(tier) = &mut self.tier else { return Ok(()) };
+        let turn = &tier.turns[tier.turn];
+        let (Some(at), false) = (layer.checked_sub(self.layout.resident), turn.pages.is_empty()) else { return Ok(()) };
+        let marks = &turn.marks[at];
+        main.set_mark(&marks.wait)?;
+        main.wait_for(&marks.done)?;
+        main.set_mark(&marks.waited)
+    }
+
+    /// The step's K/V of a layer is there: it goes to the host tier too.
+    pub fn written(&mut self, main: &Gpu, layer: usize) -> Result<()> {
+        let layer_bytes = self.layer_bytes();
+        let token_bytes = self.layer_page_bytes / PAGE_TOKENS;
+        let kv = self.at(layer);
+        let Some(tier) = &mut self.tier else { return Ok(()) };
+        let order = &tier.order[self.layout.arena(layer)];
+        let turn = &tier.turns[tier.turn];
+        main.set_mark(&order.made)?;
+        tier.up.wait_for(&order.made)?;
+        let mut args = WriteBackArgs {
+            from: kv,
+            to: tier.host.pointer() + (layer * layer_bytes) as u64,
+            from_slots: turn.slots,
+            to_slots: turn.slots,
+            kv_heads: self.kv_heads as u32,
+            pieces: (token_bytes / self.kv_heads / 2 / 16) as u32,
+        };
+        let launch = Launch { grid: (turn.rows, 1, 1), threads: 256, shared_bytes: 0, begin: Begin::After };
+        // SAFETY: the kernel takes one `WriteBack`; slots were checked against the pages that both tiers have.
+        unsafe { tier.up.launch(tier.kernels.write_back, launch, &mut [(&raw mut args).cast()])? };
+        tier.up.set_mark(&order.written)?;
+        tier.link.to_host_bytes += (turn.rows as usize * token_bytes) as u64;
+        Ok(())
+    }
+
+    /// Attention of a layer has been launched: what comes after the next layer can be fetched once that is done.
+    pub fn read(&mut self, main: &Gpu, layer: usize) -> Result<()> {
+        let Some(tier) = &self.tier else { return Ok(()) };
+        let fetched = self.layout.fetched();
+        if !fetched.contains(&layer) {
+            return Ok(());
+        }
+        main.set_mark(&tier.order[self.layout.arena(layer)].read)?;
+        if fetched.contains(&(layer + RING)) { self.fetch(layer + RING) } else { Ok(()) }
+    }
+
+    /// Adds the times of steps that are done; waits for what is not.
+    pub fn collect(&mut self) -> Result<()> {
+        let Some(tier) = &mut self.tier else { return Ok(()) };
+        (0..2).try_for_each(|turn| tier.collect(turn))
+    }
+
+    /// Waits until the host tier has all that was written.
+    pub fn wait(&self) -> Result<()> {
+        self.tier.as_ref().map_or(Ok(()), |tier| {
+            tier.up.wait()?;
+            tier.down.wait()
+        })
+    }
+
+    pub fn link(&self) -> Option<Link> {
+        self.tier.as_ref().map(|tier| tier.link)
+    }
+
+    /// Of each page the share of its layers that is here; `None` where all are.
+    pub fn here(&self) -> Option<Vec<f32>> {
+        self.tier.as_ref()?;
+        Some(vec![self.layout.resident as f32 / self.layout.layers as f32; self.pages])
+    }
+
+    /// All K/V, `[layer][page]`, once the stream is done: of the host tier, or of the card where there is none.
+    pub fn bytes(&self, gpu: &Gpu) -> Result<Vec<u8>> {
+        self.wait()?;
+        match &self.tier {
+            Some(tier) => Ok(tier.host.bytes().to_vec()),
+            None => {
+                let arena = |arena: &Arena| gpu.download::<u8>(&arena.kv, arena.kv.bytes());
+                Ok(self.arenas.iter().map(arena).collect::<Result<Vec<_>>>()?.concat())
+            }
+        }
+    }
+}
+
+impl Tier {
+    /// Copies runs of pages of what begins at `first` of the host tier.
+    fn copy_pages(&self, arena: &Arena, first: usize, runs: &[Range<u32>], page_bytes: usize) -> Result<()> {
+        runs.iter().try_for_each(|run| {
+            let at = run.start as usize * page_bytes;
+            // SAFETY: an arena has as many pages as a layer of the host tier; `fetch` ordered what wrote them.
+            unsafe { self.host.send(&self.down, first + at, arena.kv.pointer() + at as u64, run.len() * page_bytes) }
+        })
+    }
+
+    /// The same by a kernel, which reads the pages' numbers at `list`.
+    fn gather_pages(&self, arena: &Arena, first: usize, list: u64, pages: usize, page_bytes: usize) -> Result<()> {
+        let (mut host, mut to, mut list) = (self.host.pointer() + first as u64, arena.kv.pointer(), list);
+        let (mut count, mut pieces) = (pages as u32, (page_bytes / 16) as u32);
+        let mut parameters: [*mut c_void; 5] = [
+            (&raw mut host).cast(),
+            (&raw mut to).cast(),
+            (&raw mut list).cast(),
+            (&raw mut count).cast(),
+            (&raw mut pieces).cast(),
+        ];
+        let launch = Launch { grid: (LINK_BLOCKS, 1, 1), threads: LINK_THREADS, shared_bytes: 0, begin: Begin::After };
+        // SAFETY: the kernel's five parameters; pages were checked against those that both tiers have.
+        unsafe { self.down.launch(self.kernels.gather_pages, launch, &mut parameters) }
+    }
+
+    fn collect(&mut self, turn: usize) -> Result<()> {
+        let turn = &mut self.turns[turn];
+        if !std::mem::take(&mut turn.set) {
+            return Ok(());
+        }
+        for marks in &turn.marks {
+            self.link.fetch_seconds += self.down.microseconds(&marks.begun, &marks.done)? * 1e-6;
+            self.link.waited_seconds += self.down.microseconds(&marks.wait, &marks.waited)? * 1e-6;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kv::PageId;
+
+    #[test]
+    fn layers_that_take_turns_never_share_an_arena_with_a_neighbour() {
+        for layers in 1..9 {
+            for arenas in 0..12 {
+                let Some(layout) = Layout::of(layers, arenas) else {
+                    assert!(arenas < RING && arenas < layers, "{arenas} arenas for {layers} layers are refused");
+                    continue;
+                };
+                assert!(layout.arenas() <= arenas, "{layout:?} takes no more than {arenas}");
+                for layer in 0..layers {
+                    assert!(layout.arena(layer) < layout.arenas());
+                    let alone = (0..layers).filter(|&l| layout.arena(l) == layout.arena(layer)).count() == 1;
+                    assert!(layout.fetched().contains(&layer) || alone, "{layout:?} layer {layer}");
+                    assert!(layer == 0 || layout.arena(layer) != layout.arena(layer - 1), "{layout:?} layer {layer}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn pages_are_wanted_once_unless_they_begin_with_the_step() {
+        let work = AttendWork { pages: vec![4, 5, 9, 4, 2, 7, 5, 8], ..AttendWork::default() };
+        let slot = |page, offset| Slot { page: PageId(page), offset };
+        let pages = wanted_pages(&work, &[slot(9, 3), slot(7, 0), slot(7, 1)]);
+        assert_eq!(pages, [2, 4, 5, 8, 9]);
+        assert_eq!(runs(&pages), [2..3, 4..6, 8..10]);
+        assert!(runs(&[]).is_empty());
+    }
+
+    #[test]
+    fn many_small_copies_are_left_to_the_kernel() {
+        let speeds = Speeds { copy: 3e-6, copy_byte: 1.0 / 55e9, gather_byte: 1.0 / 50e9 };
+        assert!(!speeds.gathers(1, 64 << 20) && speeds.gathers(500, 500 << 16));
+    }
+}

@@ -81,8 +81,7 @@ fn run(
     let took = told.elapsed();
     assert_eq!(run.code, Some(130), "{}", run.err);
     assert!(!run.err.contains("panicked"), "{}", run.err);
-    let rows: Vec<serde_json::Value> =
-        rows().lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
+    let rows: Vec<serde_json::Value> = rows().lines().map(|line| serde_json::from_str(line).expect("a row")).collect();
     for row in &rows {
         let reason = row["reason"].as_str().unwrap_or_default();
         assert!(!reason.contains("failed"), "{row}");

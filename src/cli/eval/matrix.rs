@@ -27,7 +27,10 @@ pub struct Puzzles {
 pub enum From {
     Data(PathBuf),
     /// Without sizes: of the task's own.
-    Generated { sizes: Vec<usize>, count: usize },
+    Generated {
+        sizes: Vec<usize>,
+        count: usize,
+    },
 }
 
 /// The matrix; a batch is its product.

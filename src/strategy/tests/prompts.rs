@@ -1,7 +1,7 @@
 //! Prompts: their inputs, their files, and those that are shipped.
 
-use crate::task;
 use super::*;
+use crate::task;
 use serde_json::Value as Json;
 
 #[test]

@@ -1,8 +1,8 @@
 //! What comes with the program: strategies, the starter, the documentation's examples.
 
-use crate::task;
 use super::schemas::{json_of, validate};
 use super::*;
+use crate::task;
 
 #[test]
 fn shipped_strategies_are_clean_found_by_name_and_fit_their_task() {

@@ -9,10 +9,11 @@
 //   expand           which slot each position of a row's path has; once a step
 //   score            expected scores, partial query times partial key
 //   head_tops        each head's largest score, and how many lie within alpha of it
+//   weigh            what each token is worth to a K/V head, as a number that orders
 //   pick             the n best tokens of a row and K/V head, by position, and a bit for each in the union
 //   place            a frame of the stage for every bit; what has none is read from the host tier in place
 //   gather_rows      K and V of what has a frame, from the host tier; or once for each row that wants it
-//   attend_picked    attention of a row to its tokens, wherever they lie, and to itself
+//   attend_picked    attention of a row to its tokens, wherever they lie, and to itself; merge_picked joins its parts
 //
 // K/V is [page][kv_head][K|V][16][d] in both tiers, a slot page * 16 + offset; frames of the stage are [K|V][d].
 #include "bounded.cuh"
@@ -38,6 +39,7 @@ struct Select {
     float* scores;         // [rows][kv_heads * G][stride]
     float* tops;           // [rows][kv_heads * G]
     u32* within;           // [rows][kv_heads * G]
+    u32* keys;             // [rows][kv_heads][stride]
     const u32* batch_row;  // [rows]
     const u32* positions;  // [rows]: a row chooses among so many tokens before it
     const u32* caps;       // [rows]: the most it may take
@@ -170,22 +172,41 @@ extern "C" __global__ void score(const __grid_constant__ Select a) {
     }
 }
 
-// A block of 256 threads a (row, query head).
-extern "C" __global__ void head_tops(const __grid_constant__ Select a) {
-    __shared__ float tops[8];
+#define TOPPERS 512
+
+// A block of TOPPERS threads a (row, query head), four scores at once: rows begin at multiples of four.
+extern "C" __global__ void __launch_bounds__(TOPPERS) head_tops(const __grid_constant__ Select a) {
+    __shared__ float tops[TOPPERS / 32];
     __shared__ u32 found;
     const u32 row = blockIdx.x, head = blockIdx.y, past = a.positions[row], at = row * a.kv_heads * a.group + head;
-    const float* scores = a.scores + (u64)at * a.stride;
+    const float4* scores = (const float4*)(a.scores + (u64)at * a.stride);
+    // What lies past the end is nothing.
+    auto four = [&](u32 i) {
+        float4 v = scores[i];
+        if (i * 4 + 1 >= past) v.y = NEG_INF;
+        if (i * 4 + 2 >= past) v.z = NEG_INF;
+        if (i * 4 + 3 >= past) v.w = NEG_INF;
+        return v;
+    };
     if (threadIdx.x == 0) found = 0;
     float top = NEG_INF;
-    for (u32 t = threadIdx.x; t < past; t += 256) top = fmaxf(top, scores[t]);
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i * 4 < past; i += TOPPERS) {
+        const float4 v = four(i);
+        top = fmaxf(top, fmaxf(fmaxf(v.x, v.y), fmaxf(v.z, v.w)));
+    }
 #pragma unroll
     for (int s = 16; s; s /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, s));
     if (threadIdx.x % 32 == 0) tops[threadIdx.x / 32] = top;
     __syncthreads();
-    for (int w = 0; w < 8; w++) top = fmaxf(top, tops[w]);
+    for (int w = 0; w < TOPPERS / 32; w++) top = fmaxf(top, tops[w]);
+    const float bound = top - a.alpha;
     u32 count = 0;
-    for (u32 t = threadIdx.x; t < past; t += 256) count += scores[t] > top - a.alpha;
+#pragma unroll 4
+    for (u32 i = threadIdx.x; i * 4 < past; i += TOPPERS) {
+        const float4 v = four(i);
+        count += (v.x > bound) + (v.y > bound) + (v.z > bound) + (v.w > bound);
+    }
 #pragma unroll
     for (int s = 16; s; s /= 2) count += __shfl_xor_sync(~0u, count, s);
     if (threadIdx.x % 32 == 0) atomicAdd(&found, count);
@@ -193,29 +214,32 @@ extern "C" __global__ void head_tops(const __grid_constant__ Select a) {
     if (threadIdx.x == 0) a.tops[at] = top, a.within[at] = found;
 }
 
-#define PICKERS 512
-
-// How many threads before this one say so, and how many of all. Every thread of the block calls it.
-__device__ __forceinline__ u32 before(bool says, u32* sums, u32* all) {
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, votes = __ballot_sync(~0u, says);
-    __syncthreads();
-    if (lane == 0) sums[warp] = __popc(votes);
-    __syncthreads();
-    u32 own = 0, total = 0;
-    for (u32 w = 0; w < PICKERS / 32; w++) {
-        own += w < warp ? sums[w] : 0;
-        total += sums[w];
+// A key is what the token is worth to the query head of the group that wants it most, counted from that head's own largest
+// score; 0, less than any, past the row's end. A thread four tokens: grid (stride / 1024, kv_heads, rows), 256 threads.
+extern "C" __global__ void weigh(const __grid_constant__ Select a) {
+    const u32 row = blockIdx.z, head = blockIdx.y, first = (blockIdx.x * 256 + threadIdx.x) * 4, past = a.positions[row];
+    if (first >= a.stride) return;
+    const u32 at = row * a.kv_heads * a.group + head * a.group;
+    float best[4] = {NEG_INF, NEG_INF, NEG_INF, NEG_INF};
+    for (u32 g = 0; g < a.group && first < past; g++) {
+        const float4 v = *(const float4*)(a.scores + (u64)(at + g) * a.stride + first);
+        const float top = a.tops[at + g];
+        best[0] = fmaxf(best[0], v.x - top), best[1] = fmaxf(best[1], v.y - top);
+        best[2] = fmaxf(best[2], v.z - top), best[3] = fmaxf(best[3], v.w - top);
     }
-    *all = total;
-    return own + __popc(votes & ((1u << lane) - 1));
+    u32* keys = a.keys + ((u64)row * a.kv_heads + head) * a.stride + first;
+#pragma unroll
+    for (int k = 0; k < 4; k++) keys[k] = first + k < past ? ordered(best[k]) : 0;
 }
 
+#define PICKERS 1024
+
 // A block of PICKERS threads a (row, K/V head): the n-th best key by radix, a byte at a time, then all better ones and as
-// many equal ones as are left to take, the newest of them. A key is what the token is worth to the query head of the group
-// that wants it most, counted from that head's own largest score.
+// many equal ones as are left to take, the newest of them. Each warp has a stretch of the path.
 extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant__ Select a) {
-    __shared__ u32 histogram[256], sums[PICKERS / 32], prefix, left;
+    __shared__ u32 histogram[256], better[PICKERS / 32], equals[PICKERS / 32], prefix, left;
     const u32 row = blockIdx.x, head = blockIdx.y, heads = a.kv_heads * a.group, past = a.positions[row];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     u32 n = a.caps[row] < past ? a.caps[row] : past;
     if (!a.all) {
         u32 total = 0;
@@ -223,21 +247,19 @@ extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant
         const u32 mean = (total + heads - 1) / heads;
         n = mean < n ? mean : n;
     }
-    const float* scores = a.scores + ((u64)row * heads + head * a.group) * a.stride;
-    const float* tops = a.tops + row * heads + head * a.group;
-    auto key = [&](u32 t) {
-        float best = NEG_INF;
-        for (u32 g = 0; g < a.group; g++) best = fmaxf(best, scores[(u64)g * a.stride + t] - tops[g]);
-        return ordered(best);
-    };
+    const u32* keys = a.keys + ((u64)row * a.kv_heads + head) * a.stride;
     if (threadIdx.x == 0) prefix = 0, left = n;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (u32 i = threadIdx.x; i < 256; i += PICKERS) histogram[i] = 0;
         __syncthreads();
         const u32 known = prefix;
-        for (u32 t = threadIdx.x; t < past && n > 0; t += PICKERS) {
-            const u32 k = key(t);
-            if (shift == 24 || k >> (shift + 8) == known >> (shift + 8)) atomicAdd(&histogram[k >> shift & 255], 1);
+        auto count = [&](u32 k, u32 t) {
+            if (t < past && (shift == 24 || k >> (shift + 8) == known >> (shift + 8))) atomicAdd(&histogram[k >> shift & 255], 1);
+        };
+#pragma unroll 2
+        for (u32 t = threadIdx.x * 4; t < past && n > 0; t += PICKERS * 4) {
+            const uint4 k = *(const uint4*)(keys + t);
+            count(k.x, t), count(k.y, t + 1), count(k.z, t + 2), count(k.w, t + 3);
         }
         __syncthreads();
         if (threadIdx.x == 0 && n > 0) {
@@ -249,19 +271,32 @@ extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant
     }
     // `left` of the `equal` ones that have the bound itself are taken.
     const u32 bound = prefix, equal = histogram[bound & 255], skipped = equal - (left < equal ? left : equal);
+    const u32 stretch = (past + PICKERS - 1) / PICKERS * 32, begin = warp * stretch;
+    u32 above = 0, ties = 0;
+#pragma unroll 4
+    for (u32 i = 0; i < stretch; i += 32) {
+        const u32 t = begin + i + lane, k = t < past && n > 0 ? keys[t] : 0;
+        above += __popc(__ballot_sync(~0u, k > bound));
+        ties += __popc(__ballot_sync(~0u, k == bound && t < past));
+    }
+    if (lane == 0) better[warp] = above, equals[warp] = ties;
+    __syncthreads();
+    u32 taken = 0, rank = 0, all = 0;
+    for (u32 w = 0; w < PICKERS / 32; w++) {
+        if (w == warp) taken = all + (rank > skipped ? rank - skipped : 0);
+        if (w < warp) rank += equals[w];
+        all += better[w];
+    }
     u32* list = a.lists + ((u64)row * a.kv_heads + head) * a.list_stride;
     const u32* slot_of = a.slot_of + (u64)row * a.stride;
-    u32 taken = 0, ties = 0;
-    for (u32 first = 0; first < past && n > 0; first += PICKERS) {
-        const u32 t = first + threadIdx.x;
-        const u32 k = t < past ? key(t) : 0;
-        const bool tie = t < past && k == bound;
-        u32 all;
-        const u32 rank = ties + before(tie, sums, &all);
-        ties += all;
-        const bool chosen = t < past && (k > bound || (tie && rank >= skipped));
-        const u32 at = taken + before(chosen, sums, &all);
-        taken += all;
+    for (u32 i = 0; i < stretch && n > 0; i += 32) {
+        const u32 t = begin + i + lane, k = t < past ? keys[t] : 0;
+        const u32 below = (1u << lane) - 1;
+        const u32 tied = __ballot_sync(~0u, k == bound && t < past);
+        const bool chosen = t < past && (k > bound || (k == bound && rank + __popc(tied & below) >= skipped));
+        const u32 votes = __ballot_sync(~0u, chosen), at = taken + __popc(votes & below);
+        taken += __popc(votes);
+        rank += __popc(tied);
         if (chosen && at < a.list_stride) {
             const u32 slot = slot_of[t];
             list[at] = slot;
@@ -269,8 +304,8 @@ extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant
         }
     }
     if (threadIdx.x == 0) {
-        a.counts[row * a.kv_heads + head] = taken;
-        atomicAdd(&a.told[0], (u64)taken);
+        a.counts[row * a.kv_heads + head] = n;
+        atomicAdd(&a.told[0], (u64)n);
         atomicAdd(&a.told[1], (u64)past);
     }
 }
@@ -308,22 +343,28 @@ struct Gather {
     u32 capacity, kv_heads, pieces;  // pieces: of 16 bytes, of d numbers
 };
 
-// Grid-stride over pieces of 16 bytes, four on their way at once.
+// Grid-stride over pieces of 16 bytes, eight on their way at once: a piece comes from far, and few blocks are to be busy.
 extern "C" __global__ void gather_rows(const __grid_constant__ Gather a) {
     const u32 wanted = *a.total, count = wanted < a.capacity ? wanted : a.capacity;
-    const u64 all = (u64)count * 2 * a.pieces, step = (u64)gridDim.x * blockDim.x;
-    for (u64 first = blockIdx.x * (u64)blockDim.x + threadIdx.x; first < all; first += 4 * step) {
-        uint4 v[4];
+    const u32 all = count * 2 * a.pieces, step = gridDim.x * blockDim.x;
+    for (u32 first = blockIdx.x * blockDim.x + threadIdx.x; first < all; first += 8 * step) {
+        u32 items[8];
+        uint4 v[8];
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const u64 i = first + k * step;
+        for (int k = 0; k < 8; k++) {
+            const u32 i = first + k * step;
+            items[k] = i < all ? a.items[i / a.pieces / 2] : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            const u32 i = first + k * step;
             if (i >= all) break;
-            const u32 run = (u32)(i / a.pieces), item = a.items[run / 2], head = item % a.kv_heads, slot = item / a.kv_heads;
+            const u32 run = i / a.pieces, head = items[k] % a.kv_heads, slot = items[k] / a.kv_heads;
             const u64 from = (((u64)(slot / 16) * a.kv_heads + head) * 2 + run % 2) * 16 + slot % 16;
             v[k] = a.host[from * a.pieces + i % a.pieces];
         }
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
+        for (int k = 0; k < 8; k++) {
             if (first + k * step >= all) break;
             a.stage[first + k * step] = v[k];
         }
@@ -344,19 +385,20 @@ struct Attend {
     const u16* own;        // K/V that the step made
     const u32* own_slots;  // [batch rows]
     u64* told;
-    u32 group, kv_heads, head_size, pages, list_stride, capacity;
+    float* part;           // [rows][kv_heads * G][parts][2 + d]: largest score, sum, weighted values; where parts > 1
+    u32 group, kv_heads, head_size, pages, list_stride, capacity, parts;
     float scale_log2;      // log2(e) / sqrt(d)
 };
 
 #define ATTENDERS 8        // warps
 
-// A block of ATTENDERS warps a (row, K/V head, four of its query heads). Warps go over the row's tokens four at a time,
+// A block of ATTENDERS warps a (row, K/V head, four of its query heads, part of its tokens). Warps go over the row's tokens four at a time,
 // lanes over pairs of numbers; the warps' states are merged in shared memory.
 extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const __grid_constant__ Attend a) {
     __shared__ float ml[ATTENDERS][4][2];
     __shared__ float sums[ATTENDERS][4][128];
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, head = blockIdx.y, first_head = blockIdx.z * 4;
-    const u32 d = a.head_size, many = a.group - first_head < 4 ? a.group - first_head : 4, batch = a.batch_row[row];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, head = blockIdx.y, first_head = blockIdx.z / a.parts * 4;
+    const u32 part = blockIdx.z % a.parts, d = a.head_size, many = a.group - first_head < 4 ? a.group - first_head : 4, batch = a.batch_row[row];
     const u64 query = (u64)batch * a.kv_heads * a.group + head * a.group + first_head;
     float2 q[4][2], o[4][2];
     float m[4], l[4];
@@ -378,7 +420,7 @@ extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const
     const u32 picked = a.counts[row * a.kv_heads + head];
     auto by_slot = [&](const u16* kv, u32 slot) { return kv + (((u64)(slot / 16) * a.kv_heads + head) * 2 * 16 + slot % 16) * d; };
     // The row's own token is the last.
-    for (u32 first = warp * 4; first <= picked; first += ATTENDERS * 4) {
+    for (u32 first = (part * ATTENDERS + warp) * 4; first <= picked; first += a.parts * ATTENDERS * 4) {
         float2 k[4][2], v[4][2];
 #pragma unroll
         for (int t = 0; t < 4; t++) {
@@ -452,9 +494,38 @@ extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const
             const float share = weight(ml[w][g][0], top);
             all += ml[w][g][1] * share, x += sums[w][g][column] * share, y += sums[w][g][column + 1] * share;
         }
+        if (a.parts > 1) {
+            float* to = a.part + (((u64)row * a.kv_heads * a.group + head * a.group + first_head + g) * a.parts + part) * (2 + d);
+            if (column == 0) to[0] = top, to[1] = all;
+            to[2 + column] = x, to[3 + column] = y;
+            continue;
+        }
         const float inverse = all > 0.0f ? 1.0f / all : 0.0f;
         *(u32*)(a.out + (query + g) * d + column) = pack<T>(x * inverse, y * inverse);
     }
+}
+
+// A block of 64 threads a (row, query head): joins the parts, a pair of columns a thread.
+extern "C" __global__ void merge_picked(const __grid_constant__ Attend a) {
+    const u32 row = blockIdx.x, head = blockIdx.y, d = a.head_size, column = threadIdx.x * 2, heads = a.kv_heads * a.group;
+    if (column >= d) return;
+    const float* from = a.part + ((u64)row * heads + head) * a.parts * (2 + d);
+    float top = NEG_INF, all = 0.0f, x = 0.0f, y = 0.0f;
+    for (u32 p = 0; p < a.parts; p++) top = fmaxf(top, from[p * (2 + d)]);
+    for (u32 p = 0; p < a.parts; p++) {
+        const float* own = from + p * (2 + d);
+        const float share = weight(own[0], top);
+        all += own[1] * share, x += own[2 + column] * share, y += own[3 + column] * share;
+    }
+    const float inverse = all > 0.0f ? 1.0f / all : 0.0f;
+    *(u32*)(a.out + ((u64)a.batch_row[row] * heads + head) * d + column) = pack<T>(x * inverse, y * inverse);
+}
+
+// 16 bytes from where they are, whatever a cache has of them: a copy of its own for every row.
+__device__ __forceinline__ uint4 past_caches(const uint4* from) {
+    uint4 v;
+    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
+    return v;
 }
 
 // For rows that fetch each by itself: what a row wants crosses the link though another has brought it. A block a (row, K/V
@@ -468,9 +539,7 @@ extern "C" __global__ void gather_alone(const __grid_constant__ Gather a, const 
         const u32 frame = starts[page] + __popc(bits[page] & ((1u << slot % 16) - 1));
         if (frame >= a.capacity) continue;
         const u64 from = (((u64)(slot / 16) * a.kv_heads + head) * 2 + run % 2) * 16 + slot % 16;
-        // Past the caches: a copy of its own for every row.
-        const volatile uint4* source = a.host + from * a.pieces + i % a.pieces;
-        const uint4 v = {source->x, source->y, source->z, source->w};
+        const uint4 v = past_caches(a.host + from * a.pieces + i % a.pieces);
         a.stage[((u64)frame * 2 + run % 2) * a.pieces + i % a.pieces] = v;
         found += i % (2 * a.pieces) == 0;
     }

@@ -568,6 +568,9 @@ pub struct BenchOffloadArgs {
     /// Tokens each branch has of its own before the first measured step
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub own: usize,
+    /// Take those from the text after the prompt instead of drawing them
+    #[arg(long)]
+    pub own_text: bool,
     /// Measured steps, after a few in which caches fill
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub steps: usize,

@@ -332,8 +332,8 @@ fn bench_offload(common: &Common, args: &BenchOffloadArgs) -> Result<u8> {
         }
         return Ok(0);
     }
-    let BenchOffloadArgs { prompt, branches, own, steps, budget, .. } = *args;
-    let spec = links::Spec { prompt, branches, own, steps, budget: budget / 100.0, seed: common.seed };
+    let BenchOffloadArgs { prompt, branches, own, own_text, steps, budget, .. } = *args;
+    let spec = links::Spec { prompt, branches, own, own_text, steps, budget: budget / 100.0, seed: common.seed };
     let mut first = true;
     links::run(model, &options, (&text, &spec, &cases), &mut |device, row| {
         if common.json {

@@ -30,6 +30,8 @@ pub struct Spec {
     pub branches: usize,
     /// Tokens each branch has of its own before the first step.
     pub own: usize,
+    /// These come from the text after the prompt; else they are drawn as the others are.
+    pub own_text: bool,
     pub steps: usize,
     /// The device tier, as a share of the tree's K/V at the end.
     pub budget: f64,
@@ -101,19 +103,21 @@ pub fn run(
 ) -> Result<()> {
     spec.check(model.weights.shape.context)?;
     let mut prompt = model.tokenizer.encode(text, Special::Text);
-    if prompt.len() < spec.prompt {
+    let own = if spec.own_text { spec.own } else { 0 };
+    if prompt.len() < spec.prompt + spec.branches * own {
         return Err(Error::input(format!(
-            "the text has {} tokens, the prompt is to have {}",
+            "the text has {} tokens, prompt and branches are to have {}",
             prompt.len(),
-            spec.prompt
+            spec.prompt + spec.branches * own
         )));
     }
+    let given: Vec<Vec<u32>> = (0..spec.branches).map(|b| prompt[spec.prompt + b * own..][..own].to_vec()).collect();
     prompt.truncate(spec.prompt);
     let mut bench = Bench::load(model, options, cases, spec.pages())?;
     let tree_bytes = spec.tokens() as u64 * bench.token_bytes;
     let budget = (tree_bytes as f64 * spec.budget) as u64;
     let tree = format!("{} + {} x {}", spec.prompt, spec.branches, spec.own + WARM + spec.steps);
-    let mut tree_of = Tree { prompt, tokens: Vec::new() };
+    let mut tree_of = Tree { prompt, tokens: given };
     tree_of.draw(&mut bench, spec)?;
     let (mut full, mut infinigen, mut resident) = (None, None, None);
     for case in cases {
@@ -160,8 +164,14 @@ impl Tree {
         let sampler = Sampler::new(&Sampling { temperature: 1.0, ..Sampling::default() })?;
         let mut random: Vec<_> = (0..spec.branches).map(|b| stream(spec.seed, "branch", &[b as u64])).collect();
         let mut next = vec![*last; spec.branches];
-        self.tokens = vec![Vec::new(); spec.branches];
-        for _ in 0..spec.own + WARM + spec.steps {
+        for ((branch, next), own) in branches.iter().zip(&mut next).zip(&self.tokens) {
+            if let Some((newest, others)) = own.split_last() {
+                run.fill(*branch, &[&[*next], others].concat(), rows)?;
+                *next = *newest;
+            }
+        }
+        let given = self.tokens.first().map_or(0, Vec::len);
+        for _ in given..spec.own + WARM + spec.steps {
             run.clear();
             for (row, (branch, token)) in branches.iter().zip(&next).enumerate() {
                 run.push(*branch, &[*token])?;

@@ -28,9 +28,17 @@ use std::ops::Range;
 /// Bytes of scores that are worked on at once; more rows come after one another.
 const SCORE_BYTES: usize = 128 << 20;
 
-/// Blocks and threads of the kernel that reads the host tier.
-const LINK_BLOCKS: u32 = 4;
+/// Blocks that the kernel which reads the host tier is tried with, and threads of one. As few as reach the link's speed within
+/// a twentieth are best, since the step has the others.
+const LINK_BLOCKS: [u32; 4] = [4, 8, 16, 32];
 const LINK_THREADS: u32 = 512;
+
+/// Bytes that they are tried with.
+const MEASURED_BYTES: usize = 16 << 20;
+
+/// Blocks of attention that a card should have at least, by multiprocessors; parts of a row's tokens at most.
+const ATTEND_BLOCKS: usize = 3;
+const MOST_PARTS: usize = 16;
 
 /// The card's tier of a method that selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,11 +106,13 @@ struct Kernels {
     expand: Function,
     score: Function,
     head_tops: Function,
+    weigh: Function,
     pick: Function,
     place: Function,
     gather_rows: Function,
     gather_alone: Function,
     attend_picked: Function,
+    merge_picked: Function,
     _module: Module,
 }
 
@@ -154,6 +164,9 @@ struct Room {
     scores: Option<Buffer>,
     tops: Option<Buffer>,
     within: Option<Buffer>,
+    keys: Option<Buffer>,
+    /// Parts of attention, `[rows][heads][parts][2 + d]`.
+    part: Option<Buffer>,
 }
 
 /// `Run` of the kernels.
@@ -180,6 +193,7 @@ struct SelectArgs {
     scores: u64,
     tops: u64,
     within: u64,
+    keys: u64,
     batch_row: u64,
     positions: u64,
     caps: u64,
@@ -246,12 +260,14 @@ struct AttendArgs {
     own: u64,
     own_slots: u64,
     told: u64,
+    part: u64,
     group: u32,
     kv_heads: u32,
     head_size: u32,
     pages: u32,
     list_stride: u32,
     capacity: u32,
+    parts: u32,
     scale_log2: f32,
 }
 
@@ -276,6 +292,15 @@ pub struct Selecting {
     /// Counts of the kernels on the card, and as last read.
     told: Buffer,
     heard: [u64; 4],
+    /// Blocks that gather.
+    link_blocks: u32,
+    multiprocessors: usize,
+}
+
+/// The fewest blocks that are within a twentieth of the quickest.
+fn fewest(times: &[(u32, f64)]) -> u32 {
+    let best = times.iter().map(|t| t.1).fold(f64::INFINITY, f64::min);
+    times.iter().find(|t| t.1 <= 1.05 * best).map_or(LINK_BLOCKS[0], |t| t.0)
 }
 
 /// What the kernels left of one layer, all rows being one chunk.
@@ -354,20 +379,65 @@ impl Selecting {
             paths: Paths::default(),
             told: gpu.zeros(32)?,
             heard: [0; 4],
+            link_blocks: LINK_BLOCKS[0],
+            multiprocessors: gpu.multiprocessors as usize,
             kernels: Kernels {
                 put_partial: f("put_partial")?,
                 project_queries: f("project_queries")?,
                 expand: f("expand")?,
                 score: f("score")?,
                 head_tops: f("head_tops")?,
+                weigh: f("weigh")?,
                 pick: f("pick")?,
                 place: f("place")?,
                 gather_rows: f("gather_rows")?,
                 gather_alone: f("gather_alone")?,
                 attend_picked: f("attend_picked")?,
+                merge_picked: f("merge_picked")?,
                 _module: module,
             },
         })
+    }
+
+    /// Finds out how many blocks gather best, from rows all over the first selecting layer.
+    pub fn measure(&mut self, gpu: &Gpu, store: &Store) -> Result<()> {
+        let slots = self.pages * PAGE_TOKENS;
+        let count = self.frames.min(MEASURED_BYTES / (4 * self.head_size));
+        // Every fifth token of a head after another, as choices lie.
+        let items: Vec<u32> = (0..count)
+            .map(|i| {
+                let (at, head) = (i * 5 % slots, i * 5 / slots % self.kv_heads);
+                (at * self.kv_heads + head) as u32
+            })
+            .collect();
+        let (items, total, told) = (gpu.upload(&items)?, gpu.upload(&[count as u32])?, gpu.zeros(32)?);
+        let [begun, done] = [gpu.new_mark()?, gpu.new_mark()?];
+        let mut times = Vec::new();
+        for blocks in LINK_BLOCKS {
+            let mut best = f64::INFINITY;
+            for _ in 0..3 {
+                let mut args = GatherArgs {
+                    host: store.host(self.whole_layers),
+                    stage: self.chosen[0].stage.pointer(),
+                    total: total.pointer(),
+                    items: items.pointer(),
+                    told: told.pointer(),
+                    capacity: self.frames as u32,
+                    kv_heads: self.kv_heads as u32,
+                    pieces: (self.head_size / 8) as u32,
+                };
+                gpu.set_mark(&begun)?;
+                let launch = grid(blocks as usize, 1, 1, LINK_THREADS);
+                // SAFETY: the kernel takes one `Gather`; the stage has room for all items.
+                unsafe { gpu.launch(self.kernels.gather_rows, launch, &mut [(&raw mut args).cast()])? };
+                gpu.set_mark(&done)?;
+                gpu.wait()?;
+                best = best.min(gpu.microseconds(&begun, &done)?);
+            }
+            times.push((blocks, best));
+        }
+        self.link_blocks = fewest(&times);
+        Ok(())
     }
 
     /// The layers that select, where all rows of the step do.
@@ -398,7 +468,7 @@ impl Selecting {
         let cap = |row: usize| (f64::from(past(row)) * f64::from(self.rule.max_fetch)).ceil() as u32;
         let (batch_row, positions): (Vec<u32>, Vec<u32>) = rows.iter().map(|&row| (work.order[row], past(row))).unzip();
         let caps: Vec<u32> = rows.iter().map(|&row| cap(row)).collect();
-        self.rows.stride = positions.iter().max().map_or(1, |&p| p as usize + 1);
+        self.rows.stride = positions.iter().max().map_or(4, |&p| (p as usize + 1).next_multiple_of(4));
         self.rows.list_stride = caps.iter().max().map_or(1, |&cap| cap.max(1) as usize);
         let chunk = self.chunk();
         let mut runs = Vec::new();
@@ -434,6 +504,7 @@ impl Selecting {
         gpu.grow(&mut room.scores, chunk * self.heads * stride * 4)?;
         gpu.grow(&mut room.tops, chunk * self.heads * 4)?;
         gpu.grow(&mut room.within, chunk * self.heads * 4)?;
+        gpu.grow(&mut room.keys, chunk * self.kv_heads * stride * 4)?;
         gpu.grow(&mut room.slot_of, n * stride * 4)?;
         for chosen in &mut self.chosen {
             gpu.grow(&mut chosen.lists, n * self.kv_heads * list * 4)?;
@@ -463,6 +534,7 @@ impl Selecting {
             scores: at(&room.scores, 0),
             tops: at(&room.tops, 0),
             within: at(&room.within, 0),
+            keys: at(&room.keys, 0),
             batch_row: self.rows.batch_row + first as u64 * 4,
             positions: self.rows.positions + first as u64 * 4,
             caps: self.rows.caps + first as u64 * 4,
@@ -509,8 +581,9 @@ impl Selecting {
                 run(k.expand, grid((args.run_count as usize * PAGE_TOKENS).div_ceil(256), 1, 1, 256), args)?;
             }
             run(k.score, grid((args.run_count as usize).div_ceil(8), self.kv_heads, 1, 256), args)?;
-            run(k.head_tops, grid(count, self.heads, 1, 256), args)?;
-            run(k.pick, grid(count, self.kv_heads, 1, 512), args)?;
+            run(k.head_tops, grid(count, self.heads, 1, 512), args)?;
+            run(k.weigh, grid(self.rows.stride.div_ceil(1024), self.kv_heads, count, 256), args)?;
+            run(k.pick, grid(count, self.kv_heads, 1, 1024), args)?;
         }
         let args = self.args(layer, 0..n, q);
         run(k.place, grid((self.kv_heads * self.pages).div_ceil(256), 1, 1, 256), args)?;
@@ -538,7 +611,11 @@ impl Selecting {
             match self.share {
                 // SAFETY: the kernel takes one `Gather`.
                 true => unsafe {
-                    down.launch(self.kernels.gather_rows, grid(LINK_BLOCKS as usize, 1, 1, LINK_THREADS), &mut [gather])
+                    down.launch(
+                        self.kernels.gather_rows,
+                        grid(self.link_blocks as usize, 1, 1, LINK_THREADS),
+                        &mut [gather],
+                    )
                 },
                 // SAFETY: the kernel takes one `Gather` and these six.
                 false => unsafe {
@@ -561,8 +638,23 @@ impl Selecting {
     }
 
     /// Attention of the selecting rows of a layer; `own` is where the step's K/V lies.
-    pub fn attend(&self, gpu: &Gpu, store: &mut Store, layer: usize, [q, out]: [u64; 2], own: Target) -> Result<()> {
-        let (chosen, args) = (&self.chosen[layer % 2], self.args(layer, 0..self.rows.count, q));
+    pub fn attend(
+        &mut self,
+        gpu: &Gpu,
+        store: &mut Store,
+        layer: usize,
+        [q, out]: [u64; 2],
+        own: Target,
+    ) -> Result<()> {
+        let (n, fours) = (self.rows.count, (self.heads / self.kv_heads).div_ceil(4));
+        // A part is worth it for tokens that a block takes at least twice.
+        let wanted = (ATTEND_BLOCKS * self.multiprocessors).div_ceil(n * self.kv_heads * fours);
+        let parts = wanted.min(self.rows.list_stride.div_ceil(64)).clamp(1, MOST_PARTS);
+        let part = match parts {
+            1 => 0,
+            _ => gpu.grow(&mut self.room.part, n * self.heads * parts * (2 + self.head_size) * 4)?.pointer(),
+        };
+        let (chosen, args) = (&self.chosen[layer % 2], self.args(layer, 0..n, q));
         let (stage, kv) = match self.rows.all {
             true => {
                 store.arrive(gpu, layer)?;
@@ -583,17 +675,25 @@ impl Selecting {
             own: own.kv,
             own_slots: own.slots,
             told: args.told,
+            part,
             group: args.group,
             kv_heads: args.kv_heads,
             head_size: args.head_size,
             pages: args.pages,
             list_stride: args.list_stride,
             capacity: args.capacity,
+            parts: parts as u32,
             scale_log2: std::f32::consts::LOG2_E * args.scale,
         };
-        let launch = grid(self.rows.count, self.kv_heads, (args.group as usize).div_ceil(4), 256);
+        let launch = grid(n, self.kv_heads, fours * parts, 256);
         // SAFETY: the kernel takes one `Attend`; lists name slots that both tiers have.
         unsafe { gpu.launch(self.kernels.attend_picked, launch, &mut [(&raw mut attend).cast()])? };
+        if parts > 1 {
+            // SAFETY: likewise.
+            unsafe {
+                gpu.launch(self.kernels.merge_picked, grid(n, self.heads, 1, 64), &mut [(&raw mut attend).cast()])?
+            };
+        }
         gpu.set_mark(&chosen.read)
     }
 
@@ -680,6 +780,12 @@ mod tests {
 
     impl Choose for Never {
         fn choose(&self, _: &Asked<'_>, _: &mut PickRoom, _: &mut [u64]) {}
+    }
+
+    #[test]
+    fn as_few_blocks_gather_as_are_quick_enough() {
+        assert_eq!(fewest(&[(4, 9.0), (8, 5.2), (16, 5.0), (32, 5.1)]), 8);
+        assert_eq!(fewest(&[(4, 5.0), (8, 5.0)]), 4);
     }
 
     #[test]

@@ -697,8 +697,8 @@ impl Device for CudaDevice {
             gpu.set_mark(before)?;
         }
         let (q, o) = (there(&room.q)?, there(&room.o)?);
-        let selecting = selecting.as_ref().filter(|selecting| selecting.selects(layer));
-        if selecting.is_none_or(|selecting| selecting.selects_from().is_none()) {
+        let selecting = selecting.as_mut().filter(|selecting| selecting.selects(layer));
+        if selecting.as_ref().is_none_or(|selecting| selecting.selects_from().is_none()) {
             let begin = self.attention.earliest(&running.plan);
             self.attention.launch(gpu, &running.plan, q, store.view(layer), o, begin)?;
         }
@@ -794,7 +794,8 @@ impl Device for CudaDevice {
         let pages = store.pages();
         let plan = selecting::plan(bytes, &selection, pages, shape)?;
         store.retier(gpu, attention, (Some(bytes), Some(plan.layout)), keep)?;
-        let selecting = Selecting::new(gpu, self.number, shape, pages, (&plan, &selection))?;
+        let mut selecting = Selecting::new(gpu, self.number, shape, pages, (&plan, &selection))?;
+        selecting.measure(gpu, store)?;
         store.add_peak(selecting.bytes(&plan));
         selecting.adopt(gpu, store, slots)?;
         self.selecting = Some(selecting);

@@ -14,7 +14,8 @@
 //! - K/V of the step is written into an arena only after the fetch for that layer (it may lie on a fetched page);
 //! - a write-back waits for the rows it writes; a step begins after the last one of the step before.
 //!
-//! Where a step's rows select what they attend to (`selecting.rs`), no pages of the selecting layers are fetched. The step's
+//! Where a step's rows select what they attend to (`selecting.rs`), no pages of the selecting layers are fetched, so that an
+//! arena that layers take turns in keeps what it has of a layer that is read whole. The step's
 //! own K/V then lies in a small memory beside the arenas, again two in turns.
 
 use super::attend::{AttendKernel, KvLayout, KvView};
@@ -145,6 +146,28 @@ struct WriteBackArgs {
     pieces: u32,
 }
 
+/// A layer's pages in an arena that others take too.
+struct Held {
+    layer: Option<usize>,
+    pages: Vec<bool>,
+    count: u64,
+}
+
+impl Held {
+    /// Whether the arena has all these pages of a layer.
+    fn has(&self, layer: usize, pages: &[u32]) -> bool {
+        self.layer == Some(layer) && pages.iter().all(|&page| self.pages[page as usize])
+    }
+
+    /// The arena has these pages of a layer, and of no other; how many went for them.
+    fn hold(&mut self, layer: usize, pages: &[u32]) -> u64 {
+        self.layer = Some(layer);
+        self.pages.fill(false);
+        pages.iter().for_each(|&page| self.pages[page as usize] = true);
+        std::mem::replace(&mut self.count, pages.len() as u64)
+    }
+}
+
 struct Arena {
     kv: Buffer,
     view: KvView,
@@ -172,6 +195,8 @@ struct Fetched {
 #[derive(Default)]
 struct Turn {
     pages: Vec<u32>,
+    /// Pages that begin with the step: whatever arena they are written in has all of them.
+    begun: Vec<u32>,
     runs: Vec<Range<u32>>,
     /// Where the card finds `pages`, the rows' slots, and the numbers of the rows themselves.
     list: u64,
@@ -205,8 +230,8 @@ struct Tier {
     entry: CudaEvent,
     turns: [Turn; 2],
     turn: usize,
-    /// Pages in each arena that layers take turns in, which go when the next layer's come.
-    held: Vec<u64>,
+    /// What the arenas that layers take turns in have now.
+    held: Vec<Held>,
     /// The step's K/V of selecting layers, in turns, and what orders it.
     fresh: [Option<Buffer>; 2],
     fresh_order: [Order; 2],
@@ -339,7 +364,9 @@ impl Store {
             entry: mark()?,
             turns: [turn()?, turn()?],
             turn: 0,
-            held: vec![0; self.layout.ring],
+            held: (0..self.layout.ring)
+                .map(|_| Held { layer: None, pages: vec![false; self.pages], count: 0 })
+                .collect(),
             fresh: [None, None],
             fresh_order: [order(0)?, order(1)?],
             link,
@@ -448,6 +475,7 @@ impl Store {
         let turn = &mut tier.turns[tier.turn];
         let pages = wanted_pages(work, slots);
         turn.selects_from = selects_from;
+        turn.begun = slots.iter().filter(|slot| slot.offset == 0).map(|slot| slot.page.0).collect();
         tier.link.hits += (pages.len() * resident.min(selects_from)) as u64;
         turn.pages = if fetches { pages } else { Vec::new() };
         turn.runs = runs(&turn.pages);
@@ -487,6 +515,14 @@ impl Store {
         let turn = &tier.turns[tier.turn];
         let at = layout.arena(layer);
         let (arena, order, pages) = (&self.arenas[at], &tier.order[at], turn.pages.len());
+        let held = &mut tier.held[at - layout.resident];
+        if held.has(layer, &turn.pages) {
+            tier.link.hits += pages as u64;
+            turn.begun.iter().for_each(|&page| held.pages[page as usize] = true);
+            return Ok(());
+        }
+        tier.link.evictions += held.hold(layer, &turn.pages);
+        turn.begun.iter().for_each(|&page| held.pages[page as usize] = true);
         tier.down.wait_for(&order.read)?;
         tier.down.wait_for(&order.written)?;
         if pages == 0 {
@@ -502,8 +538,6 @@ impl Store {
         tier.turns[tier.turn].set[layer - layout.resident] = true;
         tier.link.fetches += pages as u64;
         tier.link.to_device_bytes += (pages * page_bytes) as u64;
-        let held = &mut tier.held[at - layout.resident];
-        tier.link.evictions += std::mem::replace(held, pages as u64);
         Ok(())
     }
 
@@ -702,6 +736,17 @@ mod tests {
         assert_eq!(pages, [2, 4, 5, 8, 9]);
         assert_eq!(runs(&pages), [2..3, 4..6, 8..10]);
         assert!(runs(&[]).is_empty());
+    }
+
+    #[test]
+    fn an_arena_knows_which_layer_and_pages_it_has() {
+        let mut held = Held { layer: None, pages: vec![false; 9], count: 0 };
+        assert!(!held.has(0, &[]));
+        assert_eq!(held.hold(2, &[1, 4]), 0);
+        held.pages[7] = true;
+        assert!(held.has(2, &[1, 7]) && !held.has(2, &[1, 5]) && !held.has(1, &[1]));
+        assert_eq!(held.hold(3, &[5]), 2);
+        assert!(held.has(3, &[5]) && !held.has(3, &[1]));
     }
 
     #[test]

@@ -266,6 +266,17 @@ fn what_looks_unintended_is_a_warning() {
 }
 
 #[test]
+fn without_a_line_about_it_the_first_comment_line_is_shown() {
+    let check = |before: &str, about: &str, expected: &str| {
+        let text = format!("{before}{}", with("about: a test\n", about));
+        assert_eq!(read(&text).strategy.unwrap().about, expected);
+    };
+    check("#\n\n## Keeps the best  \n# and more\n", "", "Keeps the best");
+    check("# Keeps the best\n", "about: said\n", "said");
+    check("", "", "");
+}
+
+#[test]
 fn shipped_strategies_are_clean_found_by_name_and_fit_their_task() {
     for entry in library::list() {
         let parsed = parse(entry.text, entry.name, &Home::BuiltIn);

@@ -12,6 +12,19 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
     if !surplus.is_empty() {
         return Step::Prune(surplus);
     }
+    match first(tree, plan, None) {
+        Some(id) => Step::Expand(vec![id]),
+        None => end(tree, plan),
+    }
+}
+
+/// Where the search goes on if `node`, which is being expanded, leads nowhere.
+pub fn backtrack(tree: &ThoughtTree, plan: &Plan, node: NodeId) -> Option<NodeId> {
+    first(tree, plan, Some(node))
+}
+
+/// The first thought to be expanded, other than `passed`.
+fn first(tree: &ThoughtTree, plan: &Plan, passed: Option<NodeId>) -> Option<NodeId> {
     // An explicit stack: a path may be as deep as its puzzle is long. O(thoughts), and sorts each family once.
     let mut stack = vec![NodeId::ROOT];
     while let Some(id) = stack.pop() {
@@ -19,14 +32,14 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
         if node.status == Status::Pruned {
             continue;
         }
-        if expandable(node, plan) {
-            return Step::Expand(vec![id]);
+        if expandable(node, plan) && Some(id) != passed {
+            return Some(id);
         }
         let mut children = node.children.clone();
         children.sort_by(|&a, &b| rank(tree, b, a));
         stack.extend(children);
     }
-    end(tree, plan)
+    None
 }
 
 /// Open thoughts that stand behind the best `children` of their parent. Those already followed count as followed.
@@ -61,6 +74,8 @@ mod tests {
         let mut grown = tree(&[(0, 0.4, 0.0), (0, 0.9, 0.0), (2, 0.1, 0.0)]);
         expanded(&mut grown, &[0, 2]);
         assert_eq!(policy_next(&grown, &plan), Step::Expand(ids(&[3])), "deeper first, although it scores less");
+        assert_eq!(backtrack(&grown, &plan, NodeId(3)), Some(NodeId(1)));
+        assert_eq!(backtrack(&grown, &plan, NodeId(1)), Some(NodeId(3)));
         expanded(&mut grown, &[3]);
         assert_eq!(policy_next(&grown, &plan), Step::Expand(ids(&[1])), "then back to the sibling");
         expanded(&mut grown, &[1]);

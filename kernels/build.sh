@@ -47,6 +47,10 @@ for source in product step; do  # not of the attention kernels' sources: a hash 
     compile "$source.cu" $target "${source}_bf16$suffix" -DKERNEL_TYPE=Bf16
   done
 done
+hash=$(own_hash select.cu)
+for type in F16 Bf16; do
+  compile select.cu 80 "select_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"
+done
 for source in head offload; do
   hash=$(own_hash "$source.cu")
   compile "$source.cu" 80 "$source"

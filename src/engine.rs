@@ -65,6 +65,8 @@ pub struct Limits {
     pub partial_row_bytes: usize,
     pub method: Method,
     pub parallel: Parallel,
+    /// The flag that says how many pages there are.
+    pub budget_flag: &'static str,
     /// Whether tokens are drafted from the text so far, and verified together.
     pub speculate: bool,
 }
@@ -79,6 +81,7 @@ impl Limits {
             partial_row_bytes: shape.layers * shape.heads * (shape.head_size + 2) * size_of::<f32>(),
             method,
             parallel: Parallel { threads, kv_heads: shape.kv_heads, group: shape.heads / shape.kv_heads },
+            budget_flag: "--kv-budget",
             speculate: false,
         }
     }

@@ -158,6 +158,17 @@ impl Strategy {
         self.generators().any(|generate| generate.constrain != Constrain::None)
     }
 
+    /// Whether chance in the model's place has something to choose from, in some level at least: a list, a pattern, or what
+    /// the puzzle refutes.
+    pub fn leaves_chance_a_choice(&self) -> bool {
+        let refuted = self.evaluators().any(|evaluator| matches!(evaluator, Evaluator::Checker { partial: true }));
+        self.generators().any(|generate| match generate.kind {
+            GenerateKind::Random => true,
+            GenerateKind::Propose => false,
+            GenerateKind::Sample | GenerateKind::Likeliest => generate.constrain != Constrain::None || refuted,
+        })
+    }
+
     /// The evaluators of all levels.
     pub fn evaluators(&self) -> impl Iterator<Item = &Evaluator> {
         let levels = self.levels.iter().filter_map(|level| level.evaluate.as_ref()).flatten();

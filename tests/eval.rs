@@ -232,6 +232,32 @@ fn an_endpoint_that_cannot_be_is_refused_before_anything_is_written() {
 }
 
 #[test]
+fn chance_without_a_choice_is_refused_and_sizes_are_the_tasks_own() {
+    let place = Place::new();
+    let chance = |strategy: &str, more: &[&str]| {
+        let args = ["eval", "--model", "random-proposer", "--count", "2", "--out", "r", "--strategy", strategy];
+        place.run(&[&args[..], more].concat())
+    };
+    for strategy in ["io", "cot", "best-of-n"] {
+        chance(strategy, &[]).exits(2).says(&[strategy, "constrain"]);
+        let solve = ["solve", "--no-tui", "--model", "random-proposer", "--size", "3", "--strategy", strategy];
+        place.run(&solve).exits(2).says(&[strategy, "constrain"]);
+    }
+    assert!(!place.path("r").exists(), "nothing was begun");
+    for task in ["sorting", "game24", "set-intersection"] {
+        let out = format!("own-{task}");
+        let args = ["eval", "--model", "random-proposer", "--count", "2", "--strategy", "tot-dfs"];
+        let rows = place.run(&[&args[..], &["--task", task, "--out", &out, "--json"]].concat()).exits(0).rows();
+        assert_eq!(rows.len(), 2, "{task}");
+        let size = rows[0]["size"].to_string();
+        let sized = [&args[..], &["--task", task, "--sizes", &size, "--out", "sized", "--json"]].concat();
+        let same = place.run(&sized).exits(0).rows();
+        std::fs::remove_dir_all(place.path("sized")).expect("the folder");
+        assert_eq!(same[0]["puzzle"], rows[0]["puzzle"], "{task}: the same puzzles as with --sizes {size}");
+    }
+}
+
+#[test]
 fn rows_of_the_real_model_do_not_depend_on_what_runs_at_the_same_time() {
     let name = "rows_of_the_real_model_do_not_depend_on_what_runs_at_the_same_time";
     let Some(_) = real_model(name) else { return };

@@ -280,7 +280,7 @@ pub struct EvalArgs {
     /// Only the first so many of the puzzles
     #[arg(long, value_name = "N")]
     pub first: Option<usize>,
-    /// Sizes of generated puzzles
+    /// Sizes of generated puzzles [default: the task's own]
     #[arg(long, value_name = "N,N", value_delimiter = ',')]
     pub sizes: Vec<usize>,
     /// Generated puzzles of each size

@@ -11,9 +11,11 @@ use crate::bench::{self, link};
 use crate::device::cpu::{default_threads, simd::Simd};
 use crate::device::cuda::driver::{self, Gpu};
 use crate::device::cuda::{self, step::Planning};
+use crate::device::picks::Choose;
 use crate::device::selftest;
 use crate::model::list::{self, State};
 use crate::model::store;
+use crate::offload::select::Select;
 use crate::search::record;
 use crate::tui::{ScreenOptions, ThemeName};
 use serde_json::json;
@@ -41,6 +43,10 @@ fn self_test(common: &Common) -> Result<u8> {
             let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
             rows.extend(cuda::selftest::steps(ordinal, planning, fault)?);
             rows.extend(cuda::selftest::offload::full(ordinal, planning, fault)?);
+            let choosing =
+                |alpha, max_fetch| -> Box<dyn Choose> { Box::new(Select { alpha, max_fetch, random: false }) };
+            rows.extend(cuda::selftest::select::run(&gpu, &choosing, fault)?);
+            rows.extend(cuda::selftest::offload::selected(ordinal, planning, &choosing, fault)?);
         }
         Err(e) if common.quiet => drop(e),
         Err(e) => out::tell(&format!("the CUDA kernels are skipped: {e}")),

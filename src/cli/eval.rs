@@ -28,8 +28,9 @@ pub fn run(common: &Common, args: &EvalArgs) -> Result<u8> {
     let servers = servers(common, args, &mut matrix)?;
     let jobs = matrix.jobs()?;
     for job in &jobs {
-        if let Some(server) = servers.get(&*job.model) {
-            endpoint::fits(&job.strategy, server.abilities())?;
+        match servers.get(&*job.model) {
+            Some(server) => endpoint::fits(&job.strategy, server.abilities())?,
+            None => lm::fits(Some(&job.model), &job.strategy)?,
         }
     }
     for model in matrix.models.iter().filter(|_| args.endpoint.endpoint.is_none()) {

@@ -203,6 +203,7 @@ impl Program {
             let lm: Arc<dyn Lm> = lm;
             return Ok(lm);
         }
+        lm::fits(Some(name), strategy)?;
         let told = lm::Told::Screen(progress.clone());
         let lm = lm::open(
             &lm::with_strategy(&Common { model: Some(name.to_string()), ..self.common.clone() }, strategy),

@@ -43,6 +43,9 @@ pub enum Told {
 /// How often a line about a download is printed where standard error is no terminal.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
+/// The name of chance in a model's place.
+const CHANCE: &str = "random-proposer";
+
 impl Told {
     pub fn new(common: &Common) -> Self {
         match (common.quiet, std::io::stderr().is_terminal()) {
@@ -137,10 +140,21 @@ pub fn fetch_named(spec: &str, told: &Told) -> Result<()> {
     Ok(())
 }
 
+/// Refuses what the model could not do anything with, before anything runs.
+pub fn fits(model: Option<&str>, strategy: &Strategy) -> Result<()> {
+    if model == Some(CHANCE) && !strategy.leaves_chance_a_choice() {
+        return Err(Error::input(format!(
+            "strategy `{}` leaves {CHANCE} nothing to choose from: set `constrain` under `generate`, or run it on a model",
+            strategy.name
+        )));
+    }
+    Ok(())
+}
+
 /// The language model that the flags name.
 pub fn open(common: &Common, told: &Told) -> Result<Arc<dyn Lm>> {
     match common.model.as_deref() {
-        Some("random-proposer") => Ok(Arc::new(RandomProposer::default())),
+        Some(CHANCE) => Ok(Arc::new(RandomProposer::default())),
         Some(name) if name.starts_with("scripted:") => {
             Ok(Arc::new(Scripted::open(Path::new(name.trim_start_matches("scripted:")))?))
         }
@@ -150,7 +164,7 @@ pub fn open(common: &Common, told: &Told) -> Result<Arc<dyn Lm>> {
 
 /// Every engine that the flags name: one on each card for `--device cuda:all`, else one.
 pub fn open_all(common: &Common, told: &Told) -> Result<Vec<Arc<dyn Lm>>> {
-    let no_weights = common.model.as_deref().is_some_and(|m| m == "random-proposer" || m.starts_with("scripted:"));
+    let no_weights = common.model.as_deref().is_some_and(|m| m == CHANCE || m.starts_with("scripted:"));
     if common.device != "cuda:all" || no_weights {
         return Ok(vec![open(common, told)?]);
     }
@@ -168,7 +182,7 @@ pub fn check(common: &Common) -> Result<()> {
     if let Some(path) = spec.strip_prefix("scripted:") {
         return Scripted::open(Path::new(path)).map(drop);
     }
-    let made_up = ["random:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == "random-proposer";
+    let made_up = ["random:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == CHANCE;
     if made_up || (store::known(&spec).is_some() && !Path::new(&spec).exists()) {
         return Ok(());
     }
@@ -185,7 +199,7 @@ pub fn engine(common: &Common, told: &Told) -> Result<Arc<EngineLm>> {
 /// The model alone.
 pub fn model(common: &Common, told: &Told) -> Result<Model> {
     let spec = common.model.clone().unwrap_or_else(store::default_spec);
-    if spec == "random-proposer" || spec.starts_with("scripted:") {
+    if spec == CHANCE || spec.starts_with("scripted:") {
         return Err(Error::input(format!(
             "--model {spec} has no weights; name a GGUF file, a folder or a known model"
         )));
@@ -278,7 +292,7 @@ pub fn choices(common: &Common) -> Vec<ModelItem> {
         })
         .collect();
     items.push(ModelItem {
-        name: "random-proposer".into(),
+        name: CHANCE.into(),
         bytes: None,
         note: "chance in the model's place: the control".into(),
         error: None,

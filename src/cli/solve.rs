@@ -93,7 +93,10 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
             endpoint::fits(&strategy, server.abilities())?;
             server
         }
-        None => lm::open(&lm::with_strategy(&lm_flags, &strategy), &lm::Told::new(common))?,
+        None => {
+            lm::fits(lm_flags.model.as_deref(), &strategy)?;
+            lm::open(&lm::with_strategy(&lm_flags, &strategy), &lm::Told::new(common))?
+        }
     };
     let model = model_name(&lm.info().name);
     let before = again.map(|again| again.before(lm.info()));

@@ -42,7 +42,7 @@ use super::weight::{Weight, Weights};
 use super::{Device, Shape, Step, Times};
 use crate::base::size::Human;
 use crate::base::{Error, Result};
-use crate::device::speculation::{Fetch, Look};
+use crate::device::speculation::{Fetch, Look, Seen, Watched, Watcher};
 use crate::device::tiers::Link;
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use arena::{Arena, KvNumber};
@@ -104,18 +104,6 @@ struct Layer {
     up: Packed,
     down: Packed,
 }
-
-/// Queries `[rows][heads · d]` and keys `[rows][kv_heads · d]` of one layer, after RoPE.
-pub struct Seen<'a> {
-    pub layer: usize,
-    pub q: &'a [f32],
-    /// The queries as guessed one layer before; empty for the first.
-    pub guess: &'a [f32],
-    pub k: &'a [f32],
-}
-
-/// Is told what each layer sees.
-pub type Watcher = Box<dyn FnMut(&Seen<'_>) + Send>;
 
 /// What a step's operations pass on to each other.
 #[derive(Default)]
@@ -224,11 +212,6 @@ impl CpuDevice {
         Ok(())
     }
 
-    /// Has every layer's queries and keys told from now on, or no more.
-    pub fn watch(&mut self, watcher: Option<Watcher>) {
-        self.watcher = watcher;
-    }
-
     /// When the queries of `layer` are to be guessed.
     fn look(&self, layer: usize) -> Look {
         let wanted = self.hot.as_ref().map_or(Look::Same, |hot| hot.look(layer));
@@ -291,6 +274,12 @@ pub(super) fn check_norm(name: &str, weight: Vec<f32>, hidden: usize) -> Result<
         return Ok(weight);
     }
     Err(Error::input(format!("{name} has {} numbers, not {hidden}", weight.len())))
+}
+
+impl Watched for CpuDevice {
+    fn watch(&mut self, watcher: Option<Watcher>) {
+        self.watcher = watcher;
+    }
 }
 
 impl Device for CpuDevice {

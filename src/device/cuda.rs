@@ -8,6 +8,7 @@
 //! | `attend.rs` | one step's attention: kernel, loaded plan, launch |
 //! | `step.rs` | a whole Llama step: [`step::CudaDevice`] |
 //! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one |
+//! | `selecting.rs` | attention over selected tokens, which alone come from the host tier |
 //! | `head.rs` | logits: what is told of them |
 //! | `product.rs`, `blas.rs` | products by our tensor-core kernels, or by cuBLAS |
 //! | `matrix.rs`, `staging.rs` | weights on the card; what a step tells it, in one copy |
@@ -25,6 +26,7 @@ mod matrix;
 pub mod measure;
 mod product;
 mod ptx;
+mod selecting;
 pub mod selftest;
 mod staging;
 pub mod step;

@@ -93,8 +93,22 @@ pub struct Room {
     pub keys: Vec<(f32, u32)>,
 }
 
+/// What a choice goes by, for a device that chooses itself: of the tokens within `alpha` of each head's largest score as many
+/// as the mean of the heads, at most `max_fetch` of the path; the best of each K/V head.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rule {
+    /// Infinite: as many as `max_fetch` says.
+    pub alpha: f32,
+    pub max_fetch: f32,
+}
+
 /// Chooses the tokens that a row attends to. Called from several threads, each with rows of its own.
 pub trait Choose: Send + Sync {
+    /// The rule that `choose` follows; `None` where it follows another.
+    fn rule(&self) -> Option<Rule> {
+        None
+    }
+
     /// Sets bits in `words` (`[window][kv_head]`, all zero before).
     fn choose(&self, asked: &Asked<'_>, room: &mut Room, words: &mut [u64]);
 }

@@ -1,5 +1,6 @@
 //! What a device needs to guess the attention scores of a layer before its keys are at hand: a basis for each layer.
 
+use super::Device;
 use super::picks::Choose;
 use crate::base::size::Size;
 use crate::kv::residency::Eviction;
@@ -82,4 +83,22 @@ pub enum Fetch {
     Int4,
     /// What layers after the first ones select.
     Selected(Selection),
+}
+
+/// Queries `[rows][heads · d]` and keys `[rows][kv_heads · d]` of one layer, after RoPE.
+pub struct Seen<'a> {
+    pub layer: usize,
+    pub q: &'a [f32],
+    /// The queries as guessed one layer before; empty for the first.
+    pub guess: &'a [f32],
+    pub k: &'a [f32],
+}
+
+/// Is told what each layer sees.
+pub type Watcher = Box<dyn FnMut(&Seen<'_>) + Send>;
+
+/// A device that tells what its layers see.
+pub trait Watched: Device {
+    /// Has every layer's queries and keys told from now on, or no more.
+    fn watch(&mut self, watcher: Option<Watcher>);
 }

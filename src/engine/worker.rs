@@ -63,6 +63,8 @@ pub struct Worker {
     meter: Meter,
     follow: Follow,
     shown: Arc<Mutex<Shown>>,
+    /// Whether a claim was released since that was last made known.
+    released: bool,
     /// Why the last step failed, if it did.
     lost: Option<Error>,
     /// When what the claims keep was shown last.
@@ -94,6 +96,7 @@ impl Worker {
             meter,
             follow: Follow::default(),
             shown,
+            released: false,
             lost: None,
             held_shown: Instant::now(),
         }
@@ -131,6 +134,7 @@ impl Worker {
                 let message = match messages.try_recv() {
                     Ok(message) => Ok(message),
                     Err(_) => {
+                        self.make_known();
                         self.show_held(false);
                         messages.recv()
                     }
@@ -146,10 +150,20 @@ impl Worker {
                     return;
                 }
             }
+            self.make_known();
             self.step();
             if self.jobs.is_empty() && cfg!(debug_assertions) {
                 self.tree.check();
             }
+        }
+    }
+
+    /// What was released is free for lanes that wait, and shown: once for all claims that were dropped together, of which a
+    /// large tree has thousands.
+    fn make_known(&mut self) {
+        if std::mem::take(&mut self.released) {
+            self.unpark();
+            self.show();
         }
     }
 
@@ -169,8 +183,7 @@ impl Worker {
             Message::Costs(requests, reply) => drop(reply.send(self.costs(&requests))),
             Message::Release(claim) => {
                 self.holds.release(claim, &mut self.tree);
-                self.unpark();
-                self.show();
+                self.released = true;
             }
             Message::Expect(soon, later) => self.expect(&soon, &later),
             Message::Check(reply) => {
@@ -259,9 +272,10 @@ impl Worker {
         let (pages, bytes) = (self.llama.device().pages(), self.llama.device().page_bytes());
         let needed = tokens.div_ceil(PAGE_TOKENS);
         Error::limit(format!(
-            "no K/V memory: a path of {tokens} tokens needs {needed} pages ({}), there are {pages} ({}); raise --kv-budget",
+            "no K/V memory: a path of {tokens} tokens needs {needed} pages ({}), there are {pages} ({}); raise {}",
             Human((needed * bytes) as u64),
             Human((pages * bytes) as u64),
+            self.limits.budget_flag,
         ))
     }
 

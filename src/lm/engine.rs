@@ -275,6 +275,8 @@ pub fn load(weights: Weights, options: &EngineOptions, sample: Option<&Sample>) 
     limits.mixed_rows = options.mixed_rows.unwrap_or(rows / 4).max(1);
     let mut device = llama.device().describe();
     if options.offload.method != offload::Method::None {
+        // Every page lies in the host tier.
+        limits.budget_flag = "--ram-budget";
         device += &format!(", offload {}", options.offload.method);
     }
     let device = note.map_or_else(|| device.clone(), |note| format!("{device} ({note})"));

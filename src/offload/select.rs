@@ -4,7 +4,7 @@
 //! capped at `max_fetch` of the path, and every K/V head takes so many tokens. With GQA a token counts for a K/V head
 //! what it counts for the query head that wants it most, each measured from that head's own maximum.
 
-use crate::device::picks::{Asked, Choose, Room, pick};
+use crate::device::picks::{Asked, Choose, Room, Rule, pick};
 
 /// How many tokens, and by which scores.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,6 +35,10 @@ fn top(scores: &[f32]) -> f32 {
 }
 
 impl Choose for Select {
+    fn rule(&self) -> Option<Rule> {
+        (!self.random).then_some(Rule { alpha: self.alpha, max_fetch: self.max_fetch })
+    }
+
     fn choose(&self, asked: &Asked<'_>, room: &mut Room, words: &mut [u64]) {
         let Asked { layer, position, kv_heads, group, scores } = *asked;
         let past = position as usize;

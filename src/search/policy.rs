@@ -145,6 +145,21 @@ fn expandable(node: &Node, plan: &Plan) -> bool {
     node.is_live() && node.expansions == 0 && (plan.from..plan.depth).contains(&node.depth)
 }
 
+/// For each thought whether it, or something below it that no pruned thought hides, can be expanded. O(thoughts), without
+/// a look at any text.
+fn promising(tree: &ThoughtTree, plan: &Plan) -> Vec<bool> {
+    let mut promising = vec![false; tree.len()];
+    // A parent's number is lower than its children's.
+    for at in (0..tree.len()).rev() {
+        let node = tree.node(NodeId(at as u32));
+        promising[at] |= expandable(node, plan);
+        if let Some(parent) = node.parent.filter(|_| promising[at] && node.status != Status::Pruned) {
+            promising[parent.index()] = true;
+        }
+    }
+    promising
+}
+
 /// Whether a plan's rules are about a thought.
 fn concerns(node: &Node, plan: &Plan) -> bool {
     node.depth > plan.from && (node.depth <= plan.depth)

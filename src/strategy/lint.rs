@@ -51,7 +51,7 @@ pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
             "with `thought: answer` every thought is a whole answer, so levels below the first repeat it",
         );
     }
-    let ranked = several && strategy.evaluate.is_empty() && policy.keeps();
+    let ranked = several && strategy.evaluate.is_empty() && strategy.score.is_none() && policy.keeps();
     if ranked && strategy.search.keep != strategy.generate.n {
         r.warn(place(top, "generate"), "nothing is evaluated: all thoughts score 1, and the first ones are kept");
     }

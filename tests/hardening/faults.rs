@@ -177,6 +177,72 @@ fn a_run_without_a_screen_saves_its_record_on_signals() {
     }
 }
 
+/// A file system of its own, gone with the test.
+struct SmallDisk(std::path::PathBuf);
+
+impl SmallDisk {
+    /// `None` where this user may not mount.
+    fn of(place: &Place, test: &str, bytes: u32) -> Option<Self> {
+        let path = place.path("disk");
+        std::fs::create_dir(&path).expect("a folder");
+        let disk = Self(path);
+        let mounted = disk.mount(&format!("size={bytes}"));
+        if !mounted {
+            println!("skipped {test}: a small file system cannot be mounted here");
+        }
+        mounted.then_some(disk)
+    }
+
+    fn mount(&self, options: &str) -> bool {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", options, "totara-test"]).arg(&self.0).stderr(Stdio::null());
+        mount.status().is_ok_and(|status| status.success())
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status().ok();
+    }
+}
+
+/// Row 60 of the public reports on a real file system that is full after some rows: whole rows, the exit code, a remedy; and
+/// once there is room a resume does the rest. Records, reports and copies of strategies say the same.
+#[test]
+fn a_disk_that_is_full_costs_what_was_in_flight_and_nothing_else() {
+    let place = Place::new();
+    let Some(disk) = SmallDisk::of(&place, "a_disk_that_is_full", 64 << 10) else { return };
+    let eval = ["eval", "--model", "random-proposer", "--strategy", "tot-dfs", "--sizes", "8", "--count", "600"];
+    let eval = [&eval[..], &["--out", "disk/r"]].concat();
+    let run = place.run(&eval).exits(4).says(&["results.jsonl", "No space", "--resume"]);
+    assert_eq!(run.err.lines().filter(|l| l.contains("No space")).count(), 1, "one clear line: {}", run.err);
+    let ids = || -> Vec<String> {
+        let text = std::fs::read_to_string(place.path("disk/r/results.jsonl")).expect("results");
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let row = |line: &str| serde_json::from_str::<serde_json::Value>(line).expect("a whole row");
+        whole.map(|line| row(line)["id"].to_string()).collect()
+    };
+    let there = ids();
+    assert!((1..600).contains(&there.len()), "{}", there.len());
+    // What else is written there, while nothing more fits.
+    let fill = std::fs::write(place.path("disk/fill"), vec![0; 64 << 10]);
+    assert!(fill.is_err(), "the disk is full");
+    let record = [&endless(&place)[..], &["--no-tui", "--json", "--record", "disk/run.jsonl", "--max-thoughts", "500"]];
+    let run = place.run(&record.concat());
+    assert!(run.err.contains("No space"), "{:?}: {}", run.code, run.err);
+    assert!(matches!(run.code, Some(3 | 4)), "the run goes on unrecorded, or is refused: {:?} {}", run.code, run.err);
+    place.run(&["strategy", "new", "disk/s.yaml"]).exits(4).says(&["s.yaml", "No space"]);
+    place.run(&["report", "disk/r", "--out", "disk/page"]).exits(4).says(&["No space"]);
+    std::fs::remove_file(place.path("disk/fill")).ok();
+    assert!(disk.mount("remount,size=8m"), "more room");
+    place.run(&[&eval[..], &["--resume"]].concat()).exits(0);
+    let mut all = ids();
+    assert_eq!(all[..there.len()], there, "what was there stays");
+    all.sort();
+    all.dedup();
+    assert_eq!(all.len(), 600, "each puzzle once");
+}
+
 /// K/V memory that the system does not give is a limit with its number and its flag, before anything is computed.
 #[test]
 fn an_arena_that_cannot_be_had_is_refused_with_the_flag() {
@@ -191,6 +257,31 @@ fn an_arena_that_cannot_be_had_is_refused_with_the_flag() {
     let run = finish(with_memory(&mut complete("3GiB"), 2 << 30));
     assert!(!run.err.contains("panicked") && run.code == Some(3), "{:?} {}", run.code, run.err);
     assert!(run.err.contains("--kv-budget"), "{}", run.err);
+    // The host tier of offload, and a device tier that its partial keys do not fit.
+    let offload = |more: &[&str]| {
+        let mut command = complete("64MiB");
+        command.args(["--offload", "full"]).args(more);
+        command
+    };
+    finish(&mut offload(&["--ram-budget", "1MiB"])).exits(0);
+    let run = finish(with_memory(&mut offload(&["--ram-budget", "3GiB"]), 2 << 30)).exits(3).says(&["--ram-budget"]);
+    assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+    let run = finish(&mut offload(&["--ram-budget", "900TiB"])).exits(3).says(&["--ram-budget"]);
+    assert_eq!(run.err.lines().count(), 1, "{}", run.err);
+    finish(&mut offload(&["--ram-budget", "1"])).exits(3).says(&["--ram-budget"]);
+}
+
+/// Row 34: what a host tier holds is bounded by its budget, and a path that does not fit it says which flag to raise.
+#[test]
+fn a_host_tier_keeps_to_its_budget_and_names_its_flag() {
+    let place = Place::new();
+    let long = "a ".repeat(300);
+    let args = ["complete", "--model", "random:tiny", "--device", "cpu", "--threads", "1", "--max-tokens", "2"];
+    let more = ["--offload", "full", "--kv-budget", "64MiB", "--prompt", &long, "--ram-budget"];
+    let run = |budget: &str| place.run(&[&args[..], &more, &[budget]].concat());
+    run("4MiB").exits(0);
+    let run = run("16KiB").exits(3).says(&["no K/V memory", "raise --ram-budget"]);
+    assert!(!run.err.contains("raise --kv-budget"), "{}", run.err);
 }
 
 /// Rows 1 and 3 of the public reports, and whatever else is among the cases: bad model files with 512 MiB of memory.

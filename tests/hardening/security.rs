@@ -9,6 +9,12 @@ use std::os::unix::fs::symlink;
 
 const CHANCE: &[&str] = &["--model", "random-proposer", "--task", "sorting", "--size", "3"];
 
+/// Arguments of a small batch by chance into `r`.
+fn batch<'a>(strategy: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    let fixed = ["eval", "--model", "random-proposer", "--sizes", "3", "--count", "2", "--out", "r", "--strategy"];
+    [&fixed[..], &[strategy], more].concat()
+}
+
 fn strategy(evaluate: &str, more: &str) -> String {
     format!(
         "version: 1\nname: theirs\nabout: from elsewhere\ntask: sorting\n{more}search: {{policy: bfs, depth: 3, keep: 2}}\n\
@@ -32,21 +38,7 @@ fn no_program_runs_without_the_flag() {
     for file in ["theirs.yaml", "child.yaml"] {
         solve(file, &[]).exits(2).says(&["sh", "--allow-commands"]);
         place.run(&["check", file]);
-        place
-            .run(&[
-                "eval",
-                "--model",
-                "random-proposer",
-                "--sizes",
-                "3",
-                "--count",
-                "1",
-                "--strategy",
-                file,
-                "--out",
-                "r",
-            ])
-            .exits(2);
+        place.run(&batch(file, &[])).exits(2);
     }
     place.run(&["eval", "--plan", "plan.yaml", "--out", "p"]).exits(2).says(&["--allow-commands"]);
     assert!(!mark.exists(), "a program ran unasked");
@@ -129,40 +121,13 @@ fn results_are_not_written_through_links() {
         let target = if name == "events" { place.path("elsewhere") } else { theirs.clone() };
         std::fs::create_dir_all(place.path("elsewhere")).expect("a folder");
         symlink(&target, place.path("r").join(name)).expect("a link");
-        let run = place.run(&[
-            "eval",
-            "--model",
-            "random-proposer",
-            "--sizes",
-            "3",
-            "--count",
-            "2",
-            "--strategy",
-            "tot-dfs",
-            "--records",
-            "--out",
-            "r",
-        ]);
+        let run = place.run(&batch("tot-dfs", &["--records"]));
         assert_eq!(std::fs::read_to_string(&theirs).expect("theirs"), "as it was", "{name}: {}", run.err);
         assert_eq!(std::fs::read_dir(place.path("elsewhere")).expect("a folder").count(), 0, "{name}: {}", run.err);
         assert!(run.code == Some(0) || run.err.contains(name), "{name}: {:?} {}", run.code, run.err);
     }
     let place = Place::new();
-    place
-        .run(&[
-            "eval",
-            "--model",
-            "random-proposer",
-            "--sizes",
-            "3",
-            "--count",
-            "2",
-            "--strategy",
-            "tot-dfs",
-            "--out",
-            "r",
-        ])
-        .exits(0);
+    place.run(&batch("tot-dfs", &[])).exits(0);
     let theirs = place.write("theirs", "as it was");
     std::fs::create_dir_all(place.path("page")).expect("a folder");
     for name in ["report.html", "report.md", "groups.csv"] {
@@ -380,26 +345,7 @@ fn secrets_of_the_command_line_are_not_recorded() {
     let set = ["--set", "api_key=hunter2", "--set=x_token=hunter2"];
     let solve = place.run(&[&["solve", "--no-tui", "--strategy", "mine.yaml"], CHANCE, &set].concat());
     assert!(matches!(solve.code, Some(0 | 1 | 3)), "{:?} {}", solve.code, solve.err);
-    let eval = place.run(
-        &[
-            &[
-                "eval",
-                "--model",
-                "random-proposer",
-                "--sizes",
-                "3",
-                "--count",
-                "1",
-                "--strategy",
-                "mine.yaml",
-                "--records",
-                "--out",
-                "r",
-            ],
-            &set[..],
-        ]
-        .concat(),
-    );
+    let eval = place.run(&[&batch("mine.yaml", &["--records"])[..], &set].concat());
     assert_eq!(eval.code, Some(0), "{}", eval.err);
     let mut records = 0;
     for (name, text) in everything(&place, &eval) {

@@ -26,7 +26,11 @@ pub struct Puzzles {
 #[derive(Debug, Clone, PartialEq)]
 pub enum From {
     Data(PathBuf),
-    Generated { sizes: Vec<usize>, count: usize },
+    /// Without sizes: of the task's own.
+    Generated {
+        sizes: Vec<usize>,
+        count: usize,
+    },
 }
 
 /// The matrix; a batch is its product.
@@ -46,11 +50,6 @@ impl Matrix {
     pub fn of_flags(common: &Common, args: &EvalArgs) -> Result<Self> {
         let from = match &args.data {
             Some(path) => From::Data(path.clone()),
-            None if args.sizes.is_empty() || args.count == 0 => {
-                return Err(Error::input(
-                    "eval needs puzzles: --data FILE, --sizes 8,16 with --count N, or --plan FILE",
-                ));
-            }
             None => From::Generated { sizes: args.sizes.clone(), count: args.count },
         };
         let LoadOptions { set, .. } = args.language.options()?;
@@ -103,6 +102,8 @@ impl Matrix {
             From::Generated { sizes, count } => {
                 let seeds = 0..*count as u64;
                 let one = |&size: &usize| seeds.clone().map(move |i| task.generate(size, self.seed.wrapping_add(i)));
+                let own = [task.default_size()];
+                let sizes = if sizes.is_empty() { &own[..] } else { sizes };
                 sizes.iter().flat_map(one).collect::<Result<_>>()?
             }
         };

@@ -128,10 +128,10 @@ fn puzzles(source: Source, folder: &Path) -> Result<Puzzles> {
     let Source { task, data, sizes, count, first } = source;
     let from = match (data, sizes) {
         (Some(data), None) if count.is_none() => From::Data(folder.join(data)),
-        (None, Some(sizes)) if !sizes.is_empty() => From::Generated { sizes, count: count.unwrap_or(30) },
+        (None, sizes) => From::Generated { sizes: sizes.unwrap_or_default(), count: count.unwrap_or(30) },
         _ => {
             return Err(Error::input(format!(
-                "puzzles of {task}: give `data: FILE`, or `sizes: [8, 16]` with `count: N`, and not both"
+                "puzzles of {task}: give `data: FILE`, or `sizes: [8, 16]` and `count: N`, and not both"
             )));
         }
     };

@@ -44,7 +44,9 @@ impl Arena {
             .try_fold(pages.max(1), usize::checked_mul);
         let refuse = || {
             let wanted = bytes.map_or("more than any memory".into(), |b| Human(b as u64).to_string());
-            Error::limit(format!("no memory for {pages} pages of K/V ({wanted}); use a smaller --kv-budget"))
+            Error::limit(format!(
+                "no memory for {pages} pages of K/V ({wanted}); use a smaller --kv-budget (or --ram-budget, with --offload)"
+            ))
         };
         let memory = MmapMut::map_anon(bytes.ok_or_else(refuse)?).map_err(|_| refuse())?;
         Ok(Self { number, pages, layers, kv_heads, head_size, memory })

@@ -11,10 +11,11 @@ use crate::device::weight::Weight;
 use candle_core::quantized::GgmlDType;
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
+use std::sync::Arc;
 
 /// `[rows, cols]` in 16-bit numbers.
 pub struct Matrix {
-    pub buffer: Buffer,
+    pub buffer: Arc<Buffer>,
     pub rows: u32,
     pub cols: u32,
 }
@@ -75,8 +76,14 @@ impl Matrix {
                 "rows of {cols} numbers cannot be multiplied on the GPU (no multiple of 8): use --device cpu"
             )));
         }
-        let buffer = gpu.upload(numbers)?;
+        let buffer = Arc::new(gpu.upload(numbers)?);
         Ok(Self { buffer, rows: (numbers.len() / cols) as u32, cols: cols as u32 })
+    }
+
+    /// The first rows, where they are.
+    pub fn first_rows(&self, rows: usize) -> Self {
+        assert!(rows <= self.rows as usize, "rows that the matrix has");
+        Self { buffer: Arc::clone(&self.buffer), rows: rows as u32, cols: self.cols }
     }
 
     pub fn plain(gpu: &Gpu, weight: &Weight, number: Number) -> Result<Self> {

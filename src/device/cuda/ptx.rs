@@ -33,6 +33,14 @@ pub fn step(number: Number, early: bool) -> &'static str {
     }
 }
 
+/// Attention over selected tokens.
+pub fn select(number: Number) -> &'static str {
+    match number {
+        Number::F16 => ptx!("select_f16"),
+        Number::Bf16 => ptx!("select_bf16"),
+    }
+}
+
 /// The attention kernel for a number type and head size, if there is one.
 pub fn attend(kernel: Kernel, number: Number, head_size: u32) -> Option<&'static str> {
     Some(match (kernel, number, head_size) {
@@ -100,7 +108,8 @@ mod tests {
                 assert_eq!(text.contains("griddepcontrol.wait"), early, "only kernels that wait may begin early");
             }
         }
-        for (source, text) in [("head.cu", HEAD), ("offload.cu", OFFLOAD)] {
+        let [f16, bf16] = [Number::F16, Number::Bf16].map(select);
+        for (source, text) in [("head.cu", HEAD), ("offload.cu", OFFLOAD), ("select.cu", f16), ("select.cu", bf16)] {
             assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
         }
     }

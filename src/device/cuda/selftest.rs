@@ -2,6 +2,7 @@
 //! with exact activations. What `totara doctor --selftest` runs where a card is found.
 
 pub mod offload;
+pub mod select;
 
 use super::attend::Number;
 use super::blas::Blas;
@@ -323,7 +324,8 @@ fn logits(device: &mut dyn Device, layers: usize, work: &AttendWork, tokens: &[u
         offset: (p as usize % PAGE_TOKENS) as u8,
     };
     let slots: Vec<Slot> = positions.iter().map(slot).collect();
-    let selects = vec![n == 1; n];
+    // Where the device selects, the last row does, among others that do not where there are more.
+    let selects: Vec<bool> = (1..=n).map(|row| row == n).collect();
     device.begin(&Step { tokens, positions, slots: &slots, work, selects: &selects })?;
     for layer in 0..layers {
         device.attn_in(layer)?;

@@ -21,19 +21,21 @@ use super::head::{self, Head};
 use super::matrix::{Matrix, number_of};
 use super::product::Products;
 use super::ptx;
+use super::selecting::{self, Selecting};
 use super::staging::Staging;
-use super::store::Store;
+use super::store::{Store, Target};
 use super::work::{CudaPlan, Machine};
 use crate::base::{Error, Result};
 use crate::device::attend::AttendWork;
 use crate::device::cpu::{check_head, check_norm, check_shape, check_step};
 use crate::device::head::{HeadRow, Said};
-use crate::device::speculation::Fetch;
+use crate::device::speculation::{Fetch, Look, Seen, Watched, Watcher};
 use crate::device::tiers::Link;
 use crate::device::weight::{LayerWeights, Weight, Weights};
 use crate::device::{Device, RopeLayout, Shape, Step, Times};
 use crate::kv::{PAGE_TOKENS, Slot};
 use cudarc::driver::CudaEvent;
+use half::{bf16, f16};
 use std::ffi::c_void;
 use std::time::Instant;
 
@@ -43,7 +45,8 @@ pub const STEP_ROWS: usize = 1024;
 const SPARE_BYTES: usize = 512 << 20;
 
 /// What a card is told that cannot do what it is asked.
-pub const ONLY_FULL: &str = "this way of --offload is built for --device cpu alone; a card has none and full";
+pub const METHODS: &str =
+    "this way of --offload is built for --device cpu alone; a card has none, full, infinigen and infinigen-tree";
 
 /// Turns a step's attention into the kernel's plan; a part of `attention`, which stands above the device.
 pub type Planning = Box<dyn FnMut(&AttendWork, &Machine) -> CudaPlan + Send>;
@@ -61,6 +64,8 @@ pub struct CudaOptions {
 struct Layer {
     attn_norm: Buffer,
     qkv: Matrix,
+    /// The rows of `qkv` that make queries.
+    query: Matrix,
     o: Matrix,
     mlp_norm: Buffer,
     gate_up: Matrix,
@@ -85,6 +90,9 @@ struct Room {
     normed: Option<Buffer>,
     q: Option<Buffer>,
     o: Option<Buffer>,
+    /// Norms and queries of a layer that is guessed, as `normed` and `q`.
+    guess_normed: Option<Buffer>,
+    guess: Option<Buffer>,
     /// Gated `[n, F]`.
     gated: Option<Buffer>,
     /// Split products `[splits][n][rows]`, float32.
@@ -101,6 +109,8 @@ struct Running {
     slots: u64,
     /// Splits in `part` that `x` still lacks.
     owed: u32,
+    /// Where the present layer's K/V is written.
+    target: Target,
 }
 
 /// Times of one step, read when the step after the next begins, or when somebody waits anyway.
@@ -120,6 +130,12 @@ pub struct CudaDevice {
     attention: AttendKernel,
     planning: Planning,
     store: Store,
+    /// What rows attend to is chosen.
+    selecting: Option<Selecting>,
+    watcher: Option<Watcher>,
+    /// Pages up to the last that the step writes, where somebody watches.
+    watched_pages: usize,
+    watched_slots: Vec<u32>,
     embed: Matrix,
     layers: Vec<Layer>,
     norm: Buffer,
@@ -205,9 +221,11 @@ impl CudaDevice {
             for (name, weight, rows, cols) in sizes {
                 check_size(name, weight, rows, cols).map_err(|e| e.context(format!("layer {l}")))?;
             }
+            let qkv = Matrix::projections(&gpu, [&layer.wq, &layer.wk, &layer.wv], number, halves)?;
             Ok(Layer {
+                query: qkv.first_rows(q),
+                qkv,
                 attn_norm: gpu.upload(&check_norm(&format!("layer {l}: attention norm"), layer.attn_norm, h)?)?,
-                qkv: Matrix::projections(&gpu, [&layer.wq, &layer.wk, &layer.wv], number, halves)?,
                 o: Matrix::plain(&gpu, &layer.wo, number)?,
                 mlp_norm: gpu.upload(&check_norm(&format!("layer {l}: feed-forward norm"), layer.mlp_norm, h)?)?,
                 gate_up: Matrix::gated(&gpu, &layer.gate, &layer.up, number)?,
@@ -248,6 +266,10 @@ impl CudaDevice {
             attention,
             planning: options.planning,
             number,
+            selecting: None,
+            watcher: None,
+            watched_pages: 0,
+            watched_slots: Vec::new(),
             room: Room::default(),
             staging: Staging::default(),
             head: Head::new(&gpu, shape.vocab)?,
@@ -290,7 +312,7 @@ impl CudaDevice {
         gpu.grow(&mut room.o, n * width * 2)?;
         gpu.grow(&mut room.gated, n * shape.feed_forward * 2)?;
         let part = |w: &Matrix| products.splits(w, rows) as usize * n * w.rows as usize;
-        let mut numbers = part(&layer.qkv).max(part(&layer.o)).max(part(&layer.down));
+        let mut numbers = part(&layer.qkv).max(part(&layer.query)).max(part(&layer.o)).max(part(&layer.down));
         if products.by_blas(rows) {
             numbers = numbers.max(n * layer.gate_up.rows as usize);
         }
@@ -339,6 +361,82 @@ impl CudaDevice {
         args.launch(&self.gpu, self.kernels.norm, 0, rows, self.begin)
     }
 
+    /// Guesses the queries of a layer from `x` as it is now, which lacks nothing.
+    fn guess(&mut self, layer: usize) -> Result<()> {
+        let n = running(&mut self.running)?.n;
+        let width = self.shape.heads * self.shape.head_size;
+        self.gpu.grow(&mut self.room.guess_normed, n as usize * self.shape.hidden * 2)?;
+        self.gpu.grow(&mut self.room.guess, n as usize * width * 2)?;
+        let mut norm = self.norm_args(self.layers[layer].attn_norm.pointer())?;
+        (norm.out, norm.splits) = (there(&self.room.guess_normed)?.pointer(), 0);
+        norm.launch(&self.gpu, self.kernels.norm, 0, n, self.begin)?;
+        let Self { gpu, layers, products, room, shape, .. } = self;
+        let (query, part) = (&layers[layer].query, there(&room.part)?);
+        let splits = products.partial(gpu, query, there(&room.guess_normed)?, n, false, part)?;
+        let running = running(&mut self.running)?;
+        let mut args = RotateArgs {
+            part: part.pointer(),
+            frequencies: self.frequencies.pointer(),
+            positions: running.positions,
+            slots: running.slots,
+            q: there(&room.guess)?.pointer(),
+            kv: 0,
+            n,
+            splits,
+            heads: shape.heads as u32,
+            // Queries alone are turned, so that nothing is written at the slots.
+            kv_heads: 0,
+            head_size: shape.head_size as u32,
+        };
+        let grid = (n, (query.rows / 2).div_ceil(256), 1);
+        let launch = Launch { grid, threads: 256, shared_bytes: 0, begin: self.begin };
+        // SAFETY: the kernel takes one `Rotate`.
+        unsafe { gpu.launch(self.kernels.rotate, launch, &mut [(&raw mut args).cast()]) }
+    }
+
+    /// Guesses the queries of a layer, where its rows are chosen by them at this time, and chooses.
+    fn look_ahead(&mut self, layer: usize, look: Look) -> Result<()> {
+        if self.selecting.as_ref().and_then(|s| s.look(layer)) != Some(look) {
+            return Ok(());
+        }
+        self.guess(layer)?;
+        let Self { gpu, selecting, store, room, .. } = self;
+        let q = there(&room.guess)?.pointer();
+        selecting.as_mut().map_or(Ok(()), |selecting| selecting.choose(gpu, store, layer, q))
+    }
+
+    /// Numbers of the first rows of a buffer, widened.
+    fn numbers(&self, buffer: &Buffer, count: usize) -> Result<Vec<f32>> {
+        Ok(widen(self.number, &self.gpu.download(buffer, count)?))
+    }
+
+    /// Tells a watcher what the layer sees.
+    fn tell(&mut self, layer: usize, guess: &[f32]) -> Result<()> {
+        let n = running(&mut self.running)?.n as usize;
+        let (d, kv_heads) = (self.shape.head_size, self.shape.kv_heads);
+        let q = self.numbers(there(&self.room.q)?, n * self.shape.heads * d)?;
+        let pages = self.store.download(&self.gpu, layer, self.watched_pages)?;
+        let mut keys = Vec::with_capacity(n * kv_heads * d);
+        for &slot in &self.watched_slots {
+            for head in 0..kv_heads {
+                let (page, offset) = (slot as usize / PAGE_TOKENS, slot as usize % PAGE_TOKENS);
+                let at = ((page * kv_heads + head) * 2 * PAGE_TOKENS + offset) * d;
+                keys.extend_from_slice(&pages[at..at + d]);
+            }
+        }
+        let k = widen(self.number, &keys);
+        if let Some(watcher) = &mut self.watcher {
+            watcher(&Seen { layer, q: &q, guess, k: &k });
+        }
+        Ok(())
+    }
+
+    /// Reads what is known of the link, once the step is done.
+    fn collect_link(&mut self) -> Result<()> {
+        self.store.collect()?;
+        self.selecting.as_mut().map_or(Ok(()), |selecting| selecting.collect(&self.gpu))
+    }
+
     /// Waits for a step's marks and adds its times.
     fn collect(&mut self, turn: usize) -> Result<()> {
         let marks = &mut self.marks[turn];
@@ -351,6 +449,14 @@ impl CudaDevice {
         self.times.attention += attention;
         self.times.products += whole - attention;
         Ok(())
+    }
+}
+
+/// 16-bit numbers of the card as they are on the host.
+fn widen(number: Number, bits: &[u16]) -> Vec<f32> {
+    match number {
+        Number::F16 => bits.iter().map(|&b| f16::from_bits(b).to_f32()).collect(),
+        Number::Bf16 => bits.iter().map(|&b| bf16::from_bits(b).to_f32()).collect(),
     }
 }
 
@@ -422,6 +528,12 @@ impl Marks {
     }
 }
 
+impl Watched for CudaDevice {
+    fn watch(&mut self, watcher: Option<Watcher>) {
+        self.watcher = watcher;
+    }
+}
+
 impl Device for CudaDevice {
     fn describe(&self) -> String {
         let number = match self.number {
@@ -464,7 +576,8 @@ impl Device for CudaDevice {
         let slots: Vec<u32> = step.slots.iter().map(|s| s.page.0 * PAGE_TOKENS as u32 + u32::from(s.offset)).collect();
         let tokens = self.staging.push(step.tokens);
         let positions = self.staging.push(step.positions);
-        let slots = self.staging.push(&slots);
+        let slots_of = slots;
+        let slots = self.staging.push(&slots_of);
         let barrier = self.staging.push_zeros(self.attention.barrier_bytes());
         let items = self.staging.push(&plan.items);
         let cta_items = self.staging.push(&plan.cta_items);
@@ -473,7 +586,17 @@ impl Device for CudaDevice {
         let merge_row = self.staging.push(&plan.merge_row);
         let merge_first = self.staging.push(&plan.merge_first);
         let merge = self.staging.push(&plan.merge);
-        let fetched = self.staging.push(self.store.plan(step.work, step.slots)?);
+        let mut selects_from = None;
+        if let Some(selecting) = &mut self.selecting {
+            selecting.begin(step.work, step.selects, &mut self.staging);
+            selects_from = selecting.selects_from();
+        }
+        let fetched = self.staging.push(self.store.plan(step.work, step.slots, selects_from)?);
+        let numbers = self.staging.push(&(0..n as u32).collect::<Vec<_>>());
+        if self.watcher.is_some() {
+            self.watched_pages = step.slots.iter().map(|slot| slot.page.0 as usize + 1).max().unwrap_or(0);
+            self.watched_slots = slots_of.clone();
+        }
         self.times.planning += planning.elapsed().as_secs_f64();
         self.fit(n as u32)?;
         let gpu = &self.gpu;
@@ -499,9 +622,13 @@ impl Device for CudaDevice {
             positions: base + positions,
             slots: base + slots,
             owed: 0,
+            target: Target { kv: 0, slots: 0 },
         });
         gpu.set_mark(&self.marks[self.turn].whole[0])?;
-        self.store.begin(gpu, base + fetched, base + slots)?;
+        self.store.begin(gpu, [fetched, slots, numbers].map(|at| base + at))?;
+        if let Some(selecting) = &mut self.selecting {
+            selecting.placed(gpu, base)?;
+        }
         let (mut table, mut tokens, mut x, mut hidden) =
             (self.embed.buffer.pointer(), base + tokens, x, self.shape.hidden as u32);
         let mut parameters: [*mut c_void; 4] =
@@ -513,19 +640,31 @@ impl Device for CudaDevice {
 
     fn attn_in(&mut self, layer: usize) -> Result<()> {
         self.normed(self.layers[layer].attn_norm.pointer())?;
-        let Self { gpu, layers, products, room, shape, store, .. } = self;
+        let mut guess = Vec::new();
+        if self.watcher.is_some() {
+            if layer > 0 {
+                let n = running(&mut self.running)?.n as usize;
+                guess = self.numbers(there(&self.room.guess)?, n * self.shape.heads * self.shape.head_size)?;
+            }
+            if layer + 1 < self.layers.len() {
+                self.guess(layer + 1)?;
+            }
+        }
+        self.look_ahead(layer + 1, Look::Ahead)?;
+        let Self { gpu, layers, products, room, shape, store, selecting, .. } = self;
         let running = running(&mut self.running)?;
         let Layer { qkv, .. } = &layers[layer];
         let part = there(&room.part)?;
         let splits = products.partial(gpu, qkv, there(&room.normed)?, running.n, false, part)?;
-        store.arrive(gpu, layer)?;
+        let target = store.target(gpu, layer, running.slots)?;
+        running.target = target;
         let mut args = RotateArgs {
             part: part.pointer(),
             frequencies: self.frequencies.pointer(),
             positions: running.positions,
-            slots: running.slots,
+            slots: target.slots,
             q: there(&room.q)?.pointer(),
-            kv: store.at(layer),
+            kv: target.kv,
             n: running.n,
             splits,
             heads: shape.heads as u32,
@@ -540,19 +679,32 @@ impl Device for CudaDevice {
         };
         // SAFETY: the kernel takes one `Rotate`; slots were checked against the pages.
         unsafe { gpu.launch(self.kernels.rotate, launch, &mut [(&raw mut args).cast()])? };
-        store.written(gpu, layer)
+        store.written(gpu, layer, target)?;
+        if let Some(selecting) = selecting {
+            selecting.put(gpu, layer, target, running.slots, running.n as usize)?;
+            if selecting.look(layer) == Some(Look::Same) {
+                selecting.choose(gpu, store, layer, there(&room.q)?.pointer())?;
+            }
+        }
+        if self.watcher.is_some() { self.tell(layer, &guess) } else { Ok(()) }
     }
 
     fn attend(&mut self, layer: usize, _: &AttendWork) -> Result<()> {
-        let Self { gpu, layers, room, store, .. } = self;
+        let Self { gpu, layers, room, store, selecting, .. } = self;
         let running = running(&mut self.running)?;
         let marks = (layer == layers.len() / 2).then_some(&self.marks[self.turn].attention);
         if let Some([before, _]) = marks {
             gpu.set_mark(before)?;
         }
-        let begin = self.attention.earliest(&running.plan);
         let (q, o) = (there(&room.q)?, there(&room.o)?);
-        self.attention.launch(gpu, &running.plan, q, store.view(layer), o, begin)?;
+        let selecting = selecting.as_ref().filter(|selecting| selecting.selects(layer));
+        if selecting.is_none_or(|selecting| selecting.selects_from().is_none()) {
+            let begin = self.attention.earliest(&running.plan);
+            self.attention.launch(gpu, &running.plan, q, store.view(layer), o, begin)?;
+        }
+        if let Some(selecting) = selecting {
+            selecting.attend(gpu, store, layer, [q.pointer(), o.pointer()], running.target)?;
+        }
         marks.map_or(Ok(()), |[_, after]| gpu.set_mark(after))?;
         store.read(gpu, layer)
     }
@@ -567,6 +719,7 @@ impl Device for CudaDevice {
 
     fn mlp(&mut self, layer: usize) -> Result<()> {
         self.normed(self.layers[layer].mlp_norm.pointer())?;
+        self.look_ahead(layer + 1, Look::Half)?;
         let Self { gpu, layers, products, room, shape, .. } = self;
         let running = running(&mut self.running)?;
         let Layer { gate_up, down, .. } = &layers[layer];
@@ -609,7 +762,7 @@ impl Device for CudaDevice {
             out,
         )?;
         (0..2).try_for_each(|turn| self.collect(turn))?;
-        self.store.collect()
+        self.collect_link()
     }
 
     fn fetch(&mut self, wanted: usize, out: &mut Vec<f32>) -> Result<()> {
@@ -620,7 +773,7 @@ impl Device for CudaDevice {
         self.gpu.wait()?;
         self.store.wait()?;
         (0..2).try_for_each(|turn| self.collect(turn))?;
-        self.store.collect()
+        self.collect_link()
     }
 
     fn times(&self) -> Times {
@@ -629,16 +782,31 @@ impl Device for CudaDevice {
 
     fn refetch(&mut self, tier: Option<(u64, Fetch)>, slots: &[Slot]) -> Result<()> {
         self.finish()?;
-        let bytes = match tier {
-            None => None,
-            Some((bytes, Fetch::Full)) => Some(bytes),
-            Some(_) => return Err(Error::input(ONLY_FULL)),
+        let Self { gpu, shape, attention, store, .. } = self;
+        let keep = !slots.is_empty();
+        self.selecting = None;
+        let (bytes, selection) = match tier {
+            None => return store.retier(gpu, attention, (None, None), keep),
+            Some((bytes, Fetch::Full)) => return store.retier(gpu, attention, (Some(bytes), None), keep),
+            Some((_, Fetch::Int4)) => return Err(Error::input(METHODS)),
+            Some((bytes, Fetch::Selected(selection))) => (bytes, selection),
         };
-        self.store.retier(&self.gpu, &self.attention, bytes, !slots.is_empty())
+        let pages = store.pages();
+        let plan = selecting::plan(bytes, &selection, pages, shape)?;
+        store.retier(gpu, attention, (Some(bytes), Some(plan.layout)), keep)?;
+        let selecting = Selecting::new(gpu, self.number, shape, pages, (&plan, &selection))?;
+        store.add_peak(selecting.bytes(&plan));
+        selecting.adopt(gpu, store, slots)?;
+        self.selecting = Some(selecting);
+        Ok(())
     }
 
     fn link(&self) -> Option<Link> {
-        self.store.link()
+        let mut link = self.store.link()?;
+        if let Some(selecting) = &self.selecting {
+            selecting.count(&mut link);
+        }
+        Some(link)
     }
 
     fn here(&self) -> Option<Vec<f32>> {

@@ -87,11 +87,20 @@ impl Place {
                 Box::new(device)
             }
             Self::Cuda(gpu) => {
-                let CardRoom { pages, tier } = card_room(&weights, options, gpu.memory()?.0 as u64, free_ram())?;
+                let CardRoom { pages, device_bytes } =
+                    card_room(&weights, options, gpu.memory()?.0 as u64, free_ram())?;
                 let mut planner = StepPlanner::new(Cutting::of(options.method));
                 let planning = Box::new(move |work: &_, machine: &_| planner.plan(work, machine));
                 let rows = options.step_rows.unwrap_or(step::STEP_ROWS);
-                Box::new(CudaDevice::new(gpu, weights, CudaOptions { pages, rows, planning, tier })?)
+                let shape = weights.shape.clone();
+                let card = CudaOptions { pages, rows, planning, tier: device_bytes };
+                let mut device = CudaDevice::new(gpu, weights, card)?;
+                if let (Some(bytes), Some(sample)) = (device_bytes, sample) {
+                    // The sample is read through layers in turns, then the tier begins anew with what it says.
+                    skew = Some(sample.for_card().skew(&mut device, &shape)?);
+                    device.refetch(Some((bytes, options.offload.fetch(skew.as_ref(), shape.layers)?)), &[])?;
+                }
+                Box::new(device)
             }
         };
         Ok((Llama::new(device, layers), skew))
@@ -119,7 +128,7 @@ fn card(ordinal: usize, shape: &Shape) -> Result<Gpu> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CardRoom {
     pages: usize,
-    tier: Option<u64>,
+    device_bytes: Option<u64>,
 }
 
 /// K/V pages within the budgets, given the card's free memory and the host's. Refuses what does not fit, with the numbers.
@@ -150,14 +159,14 @@ fn card_room(weights: &Weights, options: &EngineOptions, free: u64, free_ram: Op
     match options.offload.method {
         offload::Method::None => {
             check_no_host_tier(options)?;
-            Ok(CardRoom { pages: pages(budget), tier: None })
+            Ok(CardRoom { pages: pages(budget), device_bytes: None })
         }
-        offload::Method::Full => {
+        offload::Method::Full | offload::Method::Infinigen | offload::Method::InfinigenTree => {
             let pages = pages(host_bytes(options, most, free_ram)?);
             check_least(budget, store::least_bytes(pages, shape), pages)?;
-            Ok(CardRoom { pages, tier: Some(budget) })
+            Ok(CardRoom { pages, device_bytes: Some(budget) })
         }
-        other => Err(Error::input(format!("--offload {other}: {}", step::ONLY_FULL))),
+        other => Err(Error::input(format!("--offload {other}: {}", step::METHODS))),
     }
 }
 
@@ -224,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn a_card_s_tiers_hold_two_layers_at_least_and_methods_it_lacks_are_refused() {
+    fn a_card_s_tier_holds_a_layer_at_least_and_methods_it_lacks_are_refused() {
         let weights = model::random::open("tiny", 0).unwrap().weights;
         let page = step::page_bytes(&weights.shape);
         let room = |method, kv: u64, ram: Option<u64>, free_ram| {
@@ -233,16 +242,17 @@ mod tests {
             let options = EngineOptions { kv_budget, ram_budget, offload, ..EngineOptions::default() };
             card_room(&weights, &options, 1 << 40, free_ram)
         };
-        // Both layers of this model are what must be there.
         let full = offload::Method::Full;
-        assert_eq!(room(full, 100, Some(100), None).unwrap(), CardRoom { pages: 100, tier: Some(100 * page) });
+        assert_eq!(room(full, 100, Some(100), None).unwrap(), CardRoom { pages: 100, device_bytes: Some(100 * page) });
         let refused = |method, kv, ram, free_ram| {
             let error = room(method, kv, ram, free_ram).unwrap_err();
             (error.exit_code(), error.message().to_string())
         };
-        let (code, message) = refused(full, 99, Some(100), None);
+        // A half of what both layers of this model take.
+        assert!(room(full, 50, Some(100), None).is_ok());
+        let (code, message) = refused(full, 49, Some(100), None);
         assert!(code == 3 && message.contains("--kv-budget"), "{message}");
-        let (code, message) = refused(full, 100, Some(100), Some(100 * page));
+        let (code, message) = refused(full, 50, Some(100), Some(100 * page));
         assert!(code == 3 && message.contains("--ram-budget"), "{message}");
         let (code, message) = refused(offload::Method::None, 100, Some(100), None);
         assert!(code == 2 && message.contains("--offload"), "{message}");

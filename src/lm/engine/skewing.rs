@@ -3,13 +3,14 @@
 use super::EngineOptions;
 use crate::attention::{Method, Planner, QueryRow};
 use crate::base::{Error, Result};
-use crate::device::cpu::{CpuDevice, Seen};
-use crate::device::{Device, Shape, Step};
+use crate::device::speculation::{Seen, Watched};
+use crate::device::{Shape, Step};
 use crate::kv::{PAGE_TOKENS, TokenTree};
 use crate::model::Model;
 use crate::model::tokenizer::Special;
 use crate::offload::skew::file::{self, Origin};
 use crate::offload::skew::{LayerSkew, Sampled, Skew};
+use rayon::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -53,8 +54,16 @@ impl Sample {
         Ok(Some(Self { ids, at, origin }))
     }
 
+    /// For a card: it may have the numbers of a head in another order, so that its skew is its own.
+    pub fn for_card(&self) -> Self {
+        let at = self.at.as_ref().map(|at| at.with_extension("card.skew"));
+        let origin =
+            Origin { sample: file::digest(format!("card {}", self.origin.sample).as_bytes()), ..self.origin.clone() };
+        Self { ids: self.ids.clone(), at, origin }
+    }
+
     /// The skew from beside the model where it is whole, else made on `device` and written there if that can be done.
-    pub fn skew(&self, device: &mut CpuDevice, shape: &Shape) -> Result<Skew> {
+    pub fn skew(&self, device: &mut dyn Watched, shape: &Shape) -> Result<Skew> {
         if let Some(skew) = self.at.as_ref().and_then(|at| file::read(at, &self.origin))
             && (skew.layers.len(), skew.kv_heads, skew.head_size) == (shape.layers, shape.kv_heads, shape.head_size)
         {
@@ -69,7 +78,7 @@ impl Sample {
     }
 
     /// Reads the sample, layer by layer.
-    fn make(&self, device: &mut CpuDevice, shape: &Shape) -> Result<Skew> {
+    fn make(&self, device: &mut dyn Watched, shape: &Shape) -> Result<Skew> {
         let ids = &self.ids[..self.ids.len().min(device.pages() * PAGE_TOKENS)];
         let seen: Arc<Mutex<Vec<Kept>>> = Arc::new(Mutex::new(vec![Kept::default(); shape.layers]));
         let keep = Arc::clone(&seen);
@@ -93,7 +102,7 @@ impl Sample {
                 k: &kept.k,
             })
         };
-        let layers = seen.iter().map(layer).collect::<Result<_>>()?;
+        let layers = seen.par_iter().map(layer).collect::<Result<_>>()?;
         Ok(Skew { kv_heads: shape.kv_heads, head_size: shape.head_size, layers })
     }
 }
@@ -106,7 +115,7 @@ struct Kept {
 }
 
 /// Forwards tokens without wanting logits.
-fn read(device: &mut CpuDevice, layers: usize, ids: &[u32]) -> Result<()> {
+fn read(device: &mut dyn Watched, layers: usize, ids: &[u32]) -> Result<()> {
     let mut tree = TokenTree::new(device.pages());
     let branch = tree.open();
     let mut planner = Planner::new(Method::default());

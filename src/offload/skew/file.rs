@@ -7,6 +7,7 @@ use crate::base::{Error, Result};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
+use std::io::Write as _;
 use std::path::Path;
 
 const FORMAT: u32 = 1;
@@ -40,9 +41,17 @@ pub fn digest(bytes: &[u8]) -> String {
     })
 }
 
+/// A skew is far below this (a few MiB for the largest model): what is larger is none.
+const MOST_BYTES: u64 = 1 << 28;
+
+fn whole(path: &Path) -> Option<Vec<u8>> {
+    let meta = std::fs::metadata(path).ok()?;
+    (meta.is_file() && meta.len() <= MOST_BYTES).then(|| std::fs::read(path).ok())?
+}
+
 /// Reads what was written for `origin`; `None` where there is nothing that can be trusted.
 pub fn read(path: &Path, origin: &Origin) -> Option<Skew> {
-    let bytes = std::fs::read(path).ok()?;
+    let bytes = whole(path)?;
     let end = bytes.iter().take(4096).position(|&b| b == b'\n')?;
     let head: Head = serde_json::from_slice(&bytes[..end]).ok()?;
     let numbers = &bytes[end + 1..];
@@ -80,7 +89,9 @@ pub fn write(path: &Path, origin: &Origin, skew: &Skew) -> Result<()> {
     bytes.push(b'\n');
     bytes.extend(numbers);
     let part = path.with_extension(format!("part-{}", std::process::id()));
-    let written = std::fs::write(&part, &bytes).and_then(|()| std::fs::rename(&part, path));
+    // Anew: what lies there under this name is not ours, and may be a link.
+    let mut file = std::fs::File::create_new(&part).map_err(|e| Error::fault(format!("{}: {e}", part.display())))?;
+    let written = file.write_all(&bytes).and_then(|()| std::fs::rename(&part, path));
     written.map_err(|e| {
         // What could not be finished is of no use; that it cannot be removed changes nothing.
         let _ = std::fs::remove_file(&part);
@@ -113,5 +124,16 @@ mod tests {
         std::fs::write(&path, &good[..good.len() - 4]).unwrap();
         assert!(read(&path, &origin).is_none());
         assert!(write(&folder.path().join("no/such"), &origin, &skew).is_err());
+        // A hole of a terabyte, a folder, and a link to what never ends.
+        std::fs::File::create(&path).unwrap().set_len(1 << 40).unwrap();
+        assert!(read(&path, &origin).is_none());
+        assert!(read(folder.path(), &origin).is_none());
+        let link = folder.path().join("endless.skew");
+        std::os::unix::fs::symlink("/dev/zero", &link).unwrap();
+        assert!(read(&link, &origin).is_none());
+        // A link that waits where the new file is first written is left alone.
+        let theirs = folder.path().join("theirs");
+        std::os::unix::fs::symlink(&theirs, path.with_extension(format!("part-{}", std::process::id()))).unwrap();
+        assert!(write(&path, &origin, &skew).is_err() && !theirs.exists());
     }
 }

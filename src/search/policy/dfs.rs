@@ -4,7 +4,7 @@
 //! threshold pruned (the step before this one), the rest followed in order. `children` bounds how many of one thought's
 //! children are followed before it is given up; the paper's crosswords use 5.
 
-use super::{Plan, Step, concerns, end, expandable, rank};
+use super::{Plan, Step, concerns, end, expandable, promising, rank};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
 
 pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
@@ -12,34 +12,41 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
     if !surplus.is_empty() {
         return Step::Prune(surplus);
     }
-    match first(tree, plan, None) {
+    match first(tree, plan, &promising(tree, plan), NodeId::ROOT) {
         Some(id) => Step::Expand(vec![id]),
         None => end(tree, plan),
     }
 }
 
-/// Where the search goes on if `node`, which is being expanded, leads nowhere.
+/// Where the search goes on if `node`, which is being expanded, leads nowhere. O(thoughts).
 pub fn backtrack(tree: &ThoughtTree, plan: &Plan, node: NodeId) -> Option<NodeId> {
-    first(tree, plan, Some(node))
-}
-
-/// The first thought to be expanded, other than `passed`.
-fn first(tree: &ThoughtTree, plan: &Plan, passed: Option<NodeId>) -> Option<NodeId> {
-    // An explicit stack: a path may be as deep as its puzzle is long. O(thoughts), and sorts each family once.
-    let mut stack = vec![NodeId::ROOT];
-    while let Some(id) = stack.pop() {
-        let node = tree.node(id);
-        if node.status == Status::Pruned {
-            continue;
+    let promising = promising(tree, plan);
+    let mut below = node;
+    while let Some(parent) = tree.node(below).parent {
+        if let Some(next) = best_child(tree, &promising, parent, Some(below)) {
+            return first(tree, plan, &promising, next);
         }
-        if expandable(node, plan) && Some(id) != passed {
-            return Some(id);
-        }
-        let mut children = node.children.clone();
-        children.sort_by(|&a, &b| rank(tree, b, a));
-        stack.extend(children);
+        below = parent;
     }
     None
+}
+
+/// The first thought to be expanded, from `at` on: down, always into the best family member below which something is left,
+/// so that what is better is followed to its end before what is worse.
+fn first(tree: &ThoughtTree, plan: &Plan, promising: &[bool], mut at: NodeId) -> Option<NodeId> {
+    while promising[at.index()] {
+        if expandable(tree.node(at), plan) {
+            return Some(at);
+        }
+        at = best_child(tree, promising, at, None)?;
+    }
+    None
+}
+
+/// The best child below which something is left, other than `passed`.
+fn best_child(tree: &ThoughtTree, promising: &[bool], of: NodeId, passed: Option<NodeId>) -> Option<NodeId> {
+    let open = |id: &NodeId| promising[id.index()] && tree.node(*id).status != Status::Pruned && Some(*id) != passed;
+    tree.node(of).children.iter().copied().filter(open).min_by(|&a, &b| rank(tree, a, b))
 }
 
 /// Open thoughts that stand behind the best `children` of their parent. Those already followed count as followed.

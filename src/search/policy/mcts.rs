@@ -15,7 +15,7 @@
 //!
 //! It ends after `simulations`, or when nothing is left to expand. O(thoughts) a step.
 
-use super::{Plan, Step, end, expandable, rank};
+use super::{Plan, Step, end, expandable, promising, rank};
 use crate::search::event::Reason;
 use crate::search::tree::{Node, NodeId, Status, ThoughtTree};
 use crate::strategy::Mcts;
@@ -69,15 +69,7 @@ fn worth(node: &Node) -> f64 {
 
 /// The leaf that UCT leads to; `None` where nothing can be expanded.
 fn select(tree: &ThoughtTree, plan: &Plan, c: f64) -> Option<NodeId> {
-    // Whether something below can be expanded. A parent's number is lower than its children's.
-    let mut promising = vec![false; tree.len()];
-    let nodes: Vec<(NodeId, &Node)> = tree.iter().collect();
-    for (id, node) in nodes.iter().rev() {
-        promising[id.index()] |= expandable(node, plan);
-        if let Some(parent) = node.parent.filter(|_| promising[id.index()] && node.status != Status::Pruned) {
-            promising[parent.index()] = true;
-        }
-    }
+    let promising = promising(tree, plan);
     let mut at = NodeId::ROOT;
     while promising[at.index()] {
         let node = tree.node(at);

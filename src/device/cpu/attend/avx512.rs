@@ -177,49 +177,108 @@ fn exp2(x: __m512) -> __m512 {
     _mm512_mask_mov_ps(_mm512_scalef_ps(p, whole), small, _mm512_setzero_ps())
 }
 
+/// Rows whose maxima and sums are reduced together: alone, a row would wait for each of its reductions.
+const TOGETHER: usize = 4;
+
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn softmax(t: &SoftmaxTile) {
     let lanes = u64::MAX.checked_shr(64 - t.seen as u32).unwrap_or(0);
-    for row in 0..t.rows {
-        // SAFETY: a window of 64 scores and a state for each row, as the caller checked.
+    for first in (0..t.rows).step_by(TOGETHER) {
+        // SAFETY: a window of 64 scores, `d` numbers and a state for each row, as the caller checked.
         unsafe {
-            let (max, sum) = (&mut *t.max.add(row), &mut *t.sum.add(row));
-            let factor = softmax_row(t.scores.add(row * WINDOW), lanes, max, sum);
-            // A NaN factor must reach the output.
-            if factor != 1.0 {
-                scale(t.out.add(row * t.d), t.d, factor);
+            match t.rows - first {
+                1 => softmax_rows::<1>(t, first, lanes),
+                2 => softmax_rows::<2>(t, first, lanes),
+                3 => softmax_rows::<3>(t, first, lanes),
+                _ => softmax_rows::<TOGETHER>(t, first, lanes),
             }
         }
     }
 }
 
-/// The factor for what was summed before: 1 where that is nothing.
+/// The step of rows `first..first + R`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn softmax_row(scores: *mut f32, lanes: u64, max: &mut f32, sum: &mut f32) -> f32 {
-    let mut s = [_mm512_setzero_ps(); 4];
-    for (i, s) in s.iter_mut().enumerate() {
-        let mask = (lanes >> (16 * i)) as u16;
-        // SAFETY: a window of 64 scores.
-        *s = unsafe { _mm512_mask_loadu_ps(_mm512_set1_ps(f32::NEG_INFINITY), mask, scores.add(16 * i)) };
+unsafe fn softmax_rows<const R: usize>(t: &SoftmaxTile, first: usize, lanes: u64) {
+    let none = _mm512_set1_ps(f32::NEG_INFINITY);
+    let (mut max, mut sum) = ([f32::NEG_INFINITY; TOGETHER], [0f32; TOGETHER]);
+    let mut scores = [[none; 4]; R];
+    let mut tops = [none; TOGETHER];
+    for (row, s) in scores.iter_mut().enumerate() {
+        // SAFETY: a state and a window of 64 scores a row.
+        unsafe {
+            (max[row], sum[row]) = (*t.max.add(first + row), *t.sum.add(first + row));
+            for (i, s) in s.iter_mut().enumerate() {
+                let at = t.scores.add((first + row) * WINDOW + 16 * i);
+                *s = _mm512_mask_loadu_ps(none, (lanes >> (16 * i)) as u16, at);
+            }
+        }
+        tops[row] = _mm512_max_ps(_mm512_max_ps(s[0], s[1]), _mm512_max_ps(s[2], s[3]));
     }
-    let top = _mm512_max_ps(_mm512_max_ps(s[0], s[1]), _mm512_max_ps(s[2], s[3]));
-    let top = _mm512_reduce_max_ps(top).max(*max);
-    // A NaN score may be lost in the maximum; it comes back as its own weight and in the sum.
-    let base = if top == f32::NEG_INFINITY { 0.0 } else { top };
-    let wide = _mm512_set1_ps(base);
-    for (i, s) in s.iter_mut().enumerate() {
-        *s = exp2(_mm512_sub_ps(*s, wide));
-        // SAFETY: as above.
-        unsafe { _mm512_storeu_ps(scores.add(16 * i), *s) };
+    // SAFETY: four numbers each.
+    let (before, summed) = unsafe { (_mm_loadu_ps(max.as_ptr()), _mm_loadu_ps(sum.as_ptr())) };
+    // Of a NaN and a number the second operand comes out. A NaN score may be lost in the maximum; it comes back as its
+    // own weight and in the sum.
+    let top = _mm_max_ps(before, across_max(tops));
+    let masked = _mm_set1_ps(f32::NEG_INFINITY);
+    let base = _mm_andnot_ps(_mm_cmpeq_ps(top, masked), top);
+
+    let wide = _mm512_zextps128_ps512(base);
+    let mut sums = [_mm512_setzero_ps(); TOGETHER];
+    for (row, s) in scores.iter_mut().enumerate() {
+        let base = _mm512_permutexvar_ps(_mm512_set1_epi32(row as i32), wide);
+        for (i, s) in s.iter_mut().enumerate() {
+            *s = exp2(_mm512_sub_ps(*s, base));
+            // SAFETY: as above.
+            unsafe { _mm512_storeu_ps(t.scores.add((first + row) * WINDOW + 16 * i), *s) };
+        }
+        sums[row] = _mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3]));
     }
-    let added = _mm512_reduce_add_ps(_mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3])));
-    let nothing = *max == base || *max == f32::NEG_INFINITY;
-    let factor = if nothing { 1.0 } else { super::kernels::exp2(*max - base) };
-    *sum = *sum * factor + added;
-    *max = if added.is_nan() { f32::NAN } else { top };
-    factor
+    let added = across_add(sums);
+    // What was summed before is scaled by 1 where it stands against the same maximum, or is nothing.
+    let same = _mm_or_ps(_mm_cmpeq_ps(before, base), _mm_cmpeq_ps(before, masked));
+    let factor = _mm512_castps512_ps128(exp2(_mm512_zextps128_ps512(_mm_sub_ps(before, base))));
+    let factor = _mm_or_ps(_mm_and_ps(same, _mm_set1_ps(1.0)), _mm_andnot_ps(same, factor));
+    let summed = _mm_add_ps(_mm_mul_ps(summed, factor), added);
+    // All bits set are a NaN.
+    let top = _mm_or_ps(top, _mm_cmpunord_ps(added, added));
+    let mut factors = [1f32; TOGETHER];
+    // SAFETY: four numbers each.
+    unsafe {
+        _mm_storeu_ps(max.as_mut_ptr(), top);
+        _mm_storeu_ps(sum.as_mut_ptr(), summed);
+        _mm_storeu_ps(factors.as_mut_ptr(), factor);
+    }
+    for row in 0..R {
+        // SAFETY: a state and `d` numbers a row.
+        unsafe {
+            (*t.max.add(first + row), *t.sum.add(first + row)) = (max[row], sum[row]);
+            // A NaN factor must reach the output.
+            if factors[row] != 1.0 {
+                scale(t.out.add((first + row) * t.d), t.d, factors[row]);
+            }
+        }
+    }
 }
+
+/// The numbers of each of four vectors brought to one, vector i to lane i, all by the same tree.
+macro_rules! across {
+    ($name:ident, $op:ident) => {
+        #[inline]
+        #[target_feature(enable = "avx512f,avx512bw")]
+        fn $name(v: [__m512; TOGETHER]) -> __m128 {
+            let ab = $op(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
+            let cd = $op(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
+            let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
+            let (low, high) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
+            let quarters = $op(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
+            let halves = $op(quarters, _mm512_shuffle_f32x4::<0b01_00_11_10>(quarters, quarters));
+            _mm512_castps512_ps128($op(halves, _mm512_shuffle_f32x4::<0b10_11_00_01>(halves, halves)))
+        }
+    };
+}
+across!(across_max, _mm512_max_ps);
+across!(across_add, _mm512_add_ps);
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]

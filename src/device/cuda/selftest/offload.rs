@@ -1,15 +1,17 @@
 //! K/V in two tiers against all of it on the card: the same texts and the same bytes, again and again.
 
-use super::{NUMBERS, Planning, logits, path, small};
+use super::select::Choosing;
+use super::{NUMBERS, Planning, draw, logits, path, small};
 use crate::base::Result;
 use crate::base::rng::stream;
 use crate::device::attend::AttendWork;
 use crate::device::cuda::driver::Gpu;
 use crate::device::cuda::step::{CudaDevice, CudaOptions, page_bytes};
 use crate::device::selftest::Row;
-use crate::device::speculation::Fetch;
+use crate::device::speculation::{Basis, Fetch, Look, Selection, Source, Speculation};
 use crate::device::weight::Weights;
-use crate::device::{Device, RopeLayout};
+use crate::device::{Device, RopeLayout, Shape};
+use crate::kv::residency::Eviction;
 use rand::Rng;
 
 const LAYERS: usize = 5;
@@ -47,7 +49,7 @@ fn card(ordinal: usize, weights: Weights, planning: Planning, tier: Option<u64>)
     CudaDevice::new(Gpu::open(ordinal)?, weights, CudaOptions { pages: PAGES, rows: PROMPT, planning, tier })
 }
 
-/// Greedy texts, logits and all K/V with a device tier of two, three and all layers against everything on the card, bit
+/// Greedy texts, logits and all K/V with a device tier of one to all layers against everything on the card, bit
 /// for bit, over many runs of one device. `fault`: the tiered device reads another prompt.
 pub fn full(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Result<Vec<Row>> {
     let mut table = Vec::new();
@@ -86,9 +88,101 @@ pub fn full(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Res
             device.fetch_by_kernel(run % 2 == 0);
             Ok(())
         })?;
-        for (layers, what) in [(3, "three layers"), (LAYERS as u64, "all layers")] {
+        for (layers, what) in [(1, "one layer"), (3, "three layers"), (LAYERS as u64, "all layers")] {
             check(what, 2, &|device, _| device.refetch(Some((layers * layer, Fetch::Full)), &[]))?;
         }
     }
     Ok(table)
+}
+
+/// A selection in some basis: what it guesses is no matter here.
+fn selection(shape: &Shape, look: Look, share: bool, choosing: Choosing<'_>, (alpha, max_fetch): (f32, f32)) -> Fetch {
+    let (kv_heads, d, columns, whole_layers) = (shape.kv_heads, shape.head_size, shape.head_size / 4, 1);
+    let basis = |layer: usize| Basis { columns, numbers: draw(700 + layer as u64, kv_heads * columns * d) };
+    let layers = (0..shape.layers).map(basis).collect();
+    Fetch::Selected(Selection {
+        source: Source::Partial(Speculation { whole_layers, columns, layers }, look),
+        choose: choosing(alpha, max_fetch),
+        whole_layers,
+        share,
+        eviction: Eviction::Counter,
+        capacity: None,
+    })
+}
+
+/// Selecting methods: with everything selected the logits of everything on the card, within rounding; and the same texts,
+/// logits and K/V whether rows fetch together or each by itself, over many runs with tiny budgets. `fault`: another prompt.
+pub fn selected(
+    ordinal: usize,
+    planning: impl Fn() -> Planning,
+    choosing: Choosing<'_>,
+    fault: bool,
+) -> Result<Vec<Row>> {
+    let mut table = Vec::new();
+    for (_, kind, name, rounding) in NUMBERS {
+        let weights = small(kind, RopeLayout::Halves, LAYERS)?;
+        let shape = weights.shape.clone();
+        let (layer, vocab) = (page_bytes(&shape) * PAGES as u64 / LAYERS as u64, shape.vocab as u32);
+        let mut whole = card(ordinal, weights.clone(), planning(), None)?;
+        let mut tree = card(ordinal, weights.clone(), planning(), Some(layer))?;
+        let prompt_of = |run: usize| -> Vec<u32> {
+            let mut random = stream(17, "cuda selftest", &[run as u64]);
+            (0..PROMPT).map(|_| random.random_range(0..vocab)).collect()
+        };
+        for look in [Look::Ahead, Look::Half, Look::Same] {
+            // Four layers' bytes leave room for everything, two make some rows be read in place.
+            for layers in [4, 2] {
+                let everything = selection(&shape, look, true, choosing, (f32::INFINITY, 1.0));
+                tree.refetch(Some((layers * layer, everything)), &[])?;
+                let prompt = prompt_of(layers as usize);
+                let (expected, exact) = forced(&mut whole, &prompt, None)?;
+                let mut changed = prompt.clone();
+                changed[0] ^= u32::from(fault);
+                let (_, found) = forced(&mut tree, &changed, Some(&expected))?;
+                let size = exact.iter().fold(0f64, |most, &x| most.max(f64::from(x).abs()));
+                let mut max_error = 0f64;
+                for (&a, &b) in exact.iter().zip(&found) {
+                    let error = f64::from(a - b).abs() / size;
+                    max_error = if max_error.is_nan() || max_error > error { max_error } else { error };
+                }
+                let (kernel, shape) =
+                    (format!("cuda offload all selected {name}"), format!("{look:?}, {layers} layers"));
+                table.push(Row { kernel, shape, max_error, ok: max_error <= 16.0 * rounding });
+            }
+            let [mut tree, mut alone] = [
+                card(ordinal, weights.clone(), planning(), Some(layer))?,
+                card(ordinal, weights.clone(), planning(), Some(layer))?,
+            ];
+            let mut wrong = 0;
+            for run in 0..RUNS {
+                if run % 10 == 0 {
+                    let bytes = [2, 3][run / 10 % 2] * layer;
+                    for (device, share) in [(&mut tree, true), (&mut alone, false)] {
+                        let fetch = selection(&shape, look, share, choosing, (2.0, 0.3));
+                        device.refetch(Some((bytes, fetch)), &[])?;
+                    }
+                }
+                let mut prompt = prompt_of(run);
+                let expected = text(&mut alone, &prompt, run)?;
+                prompt[0] ^= u32::from(fault);
+                let found = text(&mut tree, &prompt, run)?;
+                wrong += usize::from(found != expected || tree.kv()? != alone.kv()?);
+            }
+            let (kernel, shape) = (format!("cuda offload selected {name}"), format!("{look:?}, {RUNS} runs"));
+            table.push(Row { kernel, shape, max_error: wrong as f64, ok: wrong == 0 });
+        }
+    }
+    Ok(table)
+}
+
+/// The logits of the last step of a text: the greedy one, or the one given.
+fn forced(device: &mut CudaDevice, prompt: &[u32], given: Option<&[u32]>) -> Result<(Vec<u32>, Vec<f32>)> {
+    let Some(given) = given else { return text(device, prompt, 0) };
+    let (first, last) = prompt.split_at(prompt.len() - 1);
+    logits(device, LAYERS, &scattered(0, first.len(), 0), first)?;
+    let mut all = Vec::new();
+    for (step, &token) in last.iter().chain(given).take(WRITTEN).enumerate() {
+        all = logits(device, LAYERS, &scattered(first.len() + step, 1, 0), &[token])?.remove(0);
+    }
+    Ok((given.to_vec(), all))
 }

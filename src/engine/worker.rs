@@ -33,8 +33,8 @@ use crate::base::size::Human;
 use crate::base::{Error, Result};
 use crate::device::Step;
 use crate::device::head::{HeadRow, Said};
-use crate::kv::{PAGE_TOKENS, PageId};
 use crate::kv::tree::TokenTree;
+use crate::kv::{PAGE_TOKENS, PageId};
 use crate::model::llama::Llama;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -242,8 +242,7 @@ impl Worker {
         }
         let (tree, holds) = (&self.tree, &self.holds);
         let branches = |claims: &[u64]| claims.iter().filter_map(|&claim| holds.branch(claim)).collect::<Vec<_>>();
-        let soon: Vec<PageId> =
-            branches(soon).into_iter().flat_map(|b| tree.slots(b)).map(|slot| slot.page).collect();
+        let soon: Vec<PageId> = branches(soon).into_iter().flat_map(|b| tree.slots(b)).map(|slot| slot.page).collect();
         let later: Vec<PageId> = branches(later).into_iter().flat_map(|b| tree.own_pages(b)).collect();
         self.llama.freed(&self.tree.take_freed());
         self.llama.expect(&soon, &later);

@@ -8,7 +8,8 @@ use crate::tui::keys::{Action, KeyMap, TABLE};
 use crate::tui::layout::Pane;
 use crate::tui::popup::Popup;
 use crate::tui::testing::{
-    app_with, choice, ended, grown, press, progress, recorded_run, replied, screen, small_run, start_app, started, status,
+    app_with, choice, ended, grown, press, progress, recorded_run, replied, screen, small_run, start_app, started,
+    status,
 };
 use crate::tui::{Choice, Fork, Recording, Source};
 use crossterm::event::{

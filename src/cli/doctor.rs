@@ -208,9 +208,14 @@ fn terminal() -> String {
 fn writable(dir: &Path) -> String {
     const REMEDY: &str = "set TOTARA_CACHE or TOTARA_STATE to a folder that is";
     let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
-    let Some(there) = whole.ancestors().find(|d| d.exists()) else { return format!(" (cannot be made: {REMEDY} there)") };
+    let Some(there) = whole.ancestors().find(|d| d.exists()) else {
+        return format!(" (cannot be made: {REMEDY} there)");
+    };
     if !there.is_dir() {
-        return format!(" (cannot be made, {} is no folder: {REMEDY} one)", sanitize_line(&there.display().to_string()));
+        return format!(
+            " (cannot be made, {} is no folder: {REMEDY} one)",
+            sanitize_line(&there.display().to_string())
+        );
     }
     let free = std::ffi::CString::new(there.as_os_str().as_encoded_bytes()).ok().is_some_and(|path| {
         // SAFETY: `path` is a NUL-terminated string that lives through the call; access only reads it.

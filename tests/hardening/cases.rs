@@ -62,7 +62,8 @@ fn the_same_puzzle_gives_the_same_tree_whatever_becomes_of_its_kv() {
     assert_eq!(plenty.len(), 1, "one tree for all that are equal");
     assert!(plenty.first().is_some_and(|tree| tree.len() > 60));
     let scarce = ["--parallel", "8", "--threads", "3", "--kv-budget", "64KiB"];
-    let host = ["--parallel", "8", "--threads", "3", "--offload", "full", "--kv-budget", "2MiB", "--ram-budget", "4MiB"];
+    let host =
+        ["--parallel", "8", "--threads", "3", "--offload", "full", "--kv-budget", "2MiB", "--ram-budget", "4MiB"];
     for (name, more) in [("scarce", &scarce[..]), ("host", &host)] {
         assert_eq!(run(name, more), plenty, "{name}");
     }
@@ -85,7 +86,18 @@ fn the_end_of_the_context_is_told_where_it_is_reached() {
         .replace("kind: likeliest", "kind: sample, temperature: 1.0, max_tokens: 3000, stop: []")
         .replace(", constrain: puzzle", "");
     place.write("long.yaml", &long.replace("depth: \"{{ puzzle.len }}\"", "depth: 2"));
-    let args = ["solve", "--no-tui", "--model", "random:tiny", "--device", "cpu", "--input", "3 1 2", "--strategy", "long.yaml"];
+    let args = [
+        "solve",
+        "--no-tui",
+        "--model",
+        "random:tiny",
+        "--device",
+        "cpu",
+        "--input",
+        "3 1 2",
+        "--strategy",
+        "long.yaml",
+    ];
     place.run(&[&args[..], &["--record", "run.jsonl", "--max-thoughts", "6"]].concat());
     let record = std::fs::read_to_string(place.path("run.jsonl")).expect("a record");
     let ends: Vec<&str> = record.lines().filter(|line| line.contains(r#""event":"replied""#)).collect();

@@ -131,6 +131,9 @@ pub trait Device: Send {
     }
     /// Pages whose tokens are gone, told before the step that may use them again.
     fn freed(&mut self, _pages: &[PageId]) {}
+    /// What the search expects: rows will see the first of these pages in its next steps, and none will see the others for
+    /// a while. Told between steps; takes the place of what was told before.
+    fn expect(&mut self, _soon: &[PageId], _later: &[PageId]) {}
     /// What crossed the link between the tiers of K/V; `None` where all of it is on the device.
     fn link(&self) -> Option<Link> {
         None

@@ -46,6 +46,7 @@ use std::collections::HashMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Instant;
 use tokio::sync::{mpsc, oneshot};
 use vocab::Vocab;
 use worker::Worker;
@@ -94,6 +95,8 @@ enum Message {
     Costs(Vec<Generate>, oneshot::Sender<Vec<Cost>>),
     /// A claim on a finished branch was dropped.
     Release(u64),
+    /// Claims whose branches go on soon, and those that wait.
+    Expect(Vec<u64>, Vec<u64>),
     /// Whether the engine is sound.
     Check(oneshot::Sender<Result<()>>),
     Stop,
@@ -103,8 +106,22 @@ enum Message {
 #[derive(Default)]
 struct Shown {
     counters: Counters,
+    /// When the last step ended.
+    stepped: Option<Instant>,
     /// What each claim keeps, by its number.
     held: HashMap<u64, HeldKv>,
+}
+
+impl Shown {
+    /// What the counters are now: an engine that rests computes nothing, whatever it did last.
+    fn counters(&self, now: Instant) -> Counters {
+        let mut counters = self.counters.clone();
+        let rests = self.stepped.is_none_or(|at| now.saturating_duration_since(at) > counters::MOMENTS);
+        if let Some(speed) = counters.speed.as_mut().filter(|_| rests) {
+            speed.tokens_per_second = 0.0;
+        }
+        counters
+    }
 }
 
 /// A running engine. Dropping it ends the thread; requests in flight then fail.
@@ -159,9 +176,17 @@ impl Engine {
         receiver
     }
 
+    /// Tells which claims' branches go on next, and which wait: where K/V has two tiers it moves accordingly before it is
+    /// asked for. It changes no result.
+    pub fn expect(&self, soon: &[&Hold], later: &[&Hold]) {
+        let claims = |holds: &[&Hold]| holds.iter().filter_map(|hold| hold::claim_of(hold)).collect();
+        // An engine that is gone moves nothing.
+        drop(self.messages.send(Message::Expect(claims(soon), claims(later))));
+    }
+
     /// The newest counters, as of the end of the last step.
     pub fn counters(&self) -> Counters {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).counters.clone()
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner).counters(Instant::now())
     }
 
     /// What these claims keep, as of some tenths of a second ago; `None` for one that gave way or is another engine's.

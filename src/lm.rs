@@ -158,4 +158,8 @@ pub trait Lm: Send + Sync {
     fn held(&self, holds: &[&Hold]) -> Vec<Option<HeldKv>> {
         vec![None; holds.len()]
     }
+
+    /// Which claims' branches go on next, and which wait for a while, so that K/V can move before it is wanted. A hint: it
+    /// changes no result.
+    fn expect(&self, _soon: &[&Hold], _later: &[&Hold]) {}
 }

@@ -119,6 +119,47 @@ fn a_selftest_that_finds_a_fault_ends_with_code_1_and_names_the_kernel() {
     run.exits(1);
 }
 
+/// Everything that can be wrong around the program has its line, and the line says what to do.
+#[test]
+fn the_doctor_has_a_line_for_everything_and_a_remedy_where_something_is_wrong() {
+    let place = Place::new();
+    let look = |variables: &[(&str, &str)]| -> std::collections::BTreeMap<String, String> {
+        let mut command = place.totara(&["doctor", "--json"]);
+        command.env_remove("TMUX").env_remove("NO_COLOR").env("TERM", "xterm").env("LC_ALL", "C.UTF-8");
+        command.env("HF_HOME", place.path("no-hub")).env_remove("HF_HUB_CACHE");
+        let run = common::Run::of(command.envs(variables.iter().copied()).output().expect("starts")).exits(0);
+        let text = |row: &Value, name: &str| row[name].as_str().expect("text").to_string();
+        run.rows().iter().map(|row| (text(row, "subject"), text(row, "text"))).collect()
+    };
+    let all = look(&[]);
+    for subject in ["cpu", "gpu", "memory", "link", "terminal", "model cache", "models", "records", "program"] {
+        assert!(all.get(subject).is_some_and(|text| !text.is_empty()), "{subject}: {all:?}");
+    }
+    assert!(all["cpu"].contains("portable") && all["cpu"].contains("best"), "{all:?}");
+    assert!(all["link"].contains("/s"), "a bandwidth that was measured: {all:?}");
+    let check = |variables: &[(&str, &str)], subject: &str, words: &[&str]| {
+        let text = &look(variables)[subject];
+        for word in words {
+            assert!(text.contains(word), "{variables:?}: {subject}: {text}");
+        }
+    };
+    check(&[("TERM", "")], "terminal", &["TERM not set", "xterm-256color"]);
+    check(&[("TERM", "dumb")], "terminal", &["solve --no-tui", "no colours"]);
+    check(&[("LC_ALL", "C")], "terminal", &["ASCII", "C.UTF-8"]);
+    check(&[("NO_COLOR", "1")], "terminal", &["no colours (NO_COLOR"]);
+    check(&[("TMUX", "x")], "terminal", &["set-clipboard on"]);
+    check(&[("TERM", "\u{1b}[31mx")], "terminal", &["TERM x"]);
+    let file = place.write("file", "x").display().to_string();
+    let empty = place.path("empty").display().to_string();
+    check(&[("TOTARA_CACHE", &file)], "model cache", &["no folder", "TOTARA_CACHE"]);
+    check(&[("TOTARA_STATE", &file)], "records", &["no folder", "TOTARA_STATE"]);
+    check(&[("TOTARA_CACHE", &empty)], "models", &["0 here, 0 unusable", "totara model pull"]);
+    std::fs::create_dir_all(place.path("empty/models")).expect("a cache");
+    place.write("empty/models/page.gguf", "<html>");
+    check(&[("TOTARA_CACHE", &empty)], "models", &["1 unusable", "totara model list", "totara model pull"]);
+    assert_eq!(look(&[("TOTARA_CACHE", "beside")])["model cache"], "beside/models", "a folder that can be made");
+}
+
 #[test]
 fn every_task_runs_with_its_name_alone() {
     let place = Place::new();
@@ -163,6 +204,7 @@ fn strategies_are_listed_shown_started_and_checked() {
     place.run(&["strategy", "new", "mine.yaml"]).exits(0);
     place.run(&["check", "mine.yaml"]).exits(0);
     place.run(&["strategy", "new", "mine.yaml"]).exits(2).says(&["mine.yaml"]);
+    place.run(&["strategy", "show", "mine.yaml"]).exits(2).says(&["mine.yaml", "totara check"]);
     let schema = place.run(&["schema"]).exits(0).out;
     assert!(serde_json::from_str::<Value>(&schema).expect("JSON").is_object());
 }

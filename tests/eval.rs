@@ -238,7 +238,7 @@ fn chance_without_a_choice_is_refused_and_sizes_are_the_tasks_own() {
         let args = ["eval", "--model", "random-proposer", "--count", "2", "--out", "r", "--strategy", strategy];
         place.run(&[&args[..], more].concat())
     };
-    for strategy in ["io", "cot", "best-of-n"] {
+    for strategy in ["io", "cot", "cot-sc"] {
         chance(strategy, &[]).exits(2).says(&[strategy, "constrain"]);
         let solve = ["solve", "--no-tui", "--model", "random-proposer", "--size", "3", "--strategy", strategy];
         place.run(&solve).exits(2).says(&[strategy, "constrain"]);

@@ -123,7 +123,12 @@ fn look(common: &Common) -> Result<u8> {
     let models = list::list(common.model_dir.as_deref());
     let good = models.iter().filter(|m| matches!(m.state, State::Info(_))).count();
     let bad = models.iter().filter(|m| matches!(m.state, State::Bad(_))).count();
-    let hint = if good == 0 { ": `totara model pull` gets the default one" } else { "" };
+    let hint = match (good, bad) {
+        (0, 0) => ": `totara model pull` gets the default one",
+        (0, _) => " (`totara model list` says why): `totara model pull` gets the default one",
+        (_, 0) => "",
+        _ => " (`totara model list` says why)",
+    };
     rows.push(("models", format!("{good} here, {bad} unusable{hint}")));
     rows.push((
         "records",
@@ -199,13 +204,22 @@ fn terminal() -> String {
     parts.join(", ")
 }
 
-/// Whether files can be made in a folder (or in the nearest parent that exists).
-fn writable(dir: &Path) -> &'static str {
-    let there = dir.ancestors().find(|d| d.exists());
-    let Some(there) = there else { return " (cannot be made)" };
+/// What is in the way of making files in a folder (or in the nearest parent that exists), and the remedy; empty: nothing.
+fn writable(dir: &Path) -> String {
+    const REMEDY: &str = "set TOTARA_CACHE or TOTARA_STATE to a folder that is";
+    let whole = std::path::absolute(dir).unwrap_or_else(|_| dir.to_path_buf());
+    let Some(there) = whole.ancestors().find(|d| d.exists()) else {
+        return format!(" (cannot be made: {REMEDY} there)");
+    };
+    if !there.is_dir() {
+        return format!(
+            " (cannot be made, {} is no folder: {REMEDY} one)",
+            sanitize_line(&there.display().to_string())
+        );
+    }
     let free = std::ffi::CString::new(there.as_os_str().as_encoded_bytes()).ok().is_some_and(|path| {
         // SAFETY: `path` is a NUL-terminated string that lives through the call; access only reads it.
         unsafe { libc::access(path.as_ptr(), libc::W_OK) == 0 }
     });
-    if free { "" } else { " (not writable: set TOTARA_CACHE or TOTARA_STATE to a folder that is)" }
+    if free { String::new() } else { format!(" (not writable: {REMEDY})") }
 }

@@ -3,7 +3,7 @@
 use super::again::Again;
 use super::args::{Common, PuzzleArgs, ScreenArgs, SolveArgs, Theme};
 use super::{endpoint, keys, lm, out, puzzle, runtime, solve};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, inside};
 use crate::lm::Lm;
 use crate::model::store;
 use crate::offload;
@@ -142,7 +142,7 @@ fn options(screen: &ScreenArgs) -> Result<ScreenOptions> {
     });
     Ok(ScreenOptions {
         keys: keys::read()?,
-        copy_file: record::state_folder().ok().map(|folder| folder.join("copied.txt")),
+        copy_file: record::state_folder().and_then(|folder| inside(&folder, "copied.txt")).ok(),
         ..ScreenOptions::from_environment(theme, screen.no_mouse, screen.ascii)
     })
 }

@@ -477,6 +477,12 @@ impl Device for CpuDevice {
             hot.freed(pages);
         }
     }
+
+    fn expect(&mut self, soon: &[PageId], later: &[PageId]) {
+        if let Some(hot) = &mut self.hot {
+            hot.expect(soon, later, &self.arena);
+        }
+    }
 }
 
 /// Refuses rows and tokens that are not there: faults of the caller.

@@ -150,12 +150,56 @@ pub struct Moves {
     seen: Vec<u32>,
     /// Whether each page moved out and holds the same tokens still.
     out: Vec<bool>,
+    /// Pages that are here, in no order.
     active: Vec<u32>,
+    /// Pages that rows are expected to see: they stay, seen or not.
+    soon: Vec<u32>,
+    is_soon: Vec<bool>,
 }
 
 impl Moves {
     pub fn new(pages: usize) -> Self {
-        Self { step: 0, seen: vec![0; pages], out: vec![false; pages], active: Vec::new() }
+        Self {
+            step: 0,
+            seen: vec![0; pages],
+            out: vec![false; pages],
+            active: Vec::new(),
+            soon: Vec::new(),
+            is_soon: vec![false; pages],
+        }
+    }
+
+    /// What the search expects takes the place of what it expected before: which pages move out now, and which come back.
+    pub fn expect(
+        &mut self,
+        soon: impl Iterator<Item = u32>,
+        later: impl Iterator<Item = u32>,
+    ) -> (Vec<u32>, Vec<u32>) {
+        // Step 0 means not seen.
+        self.step = self.step.max(1);
+        for page in self.soon.drain(..) {
+            self.is_soon[page as usize] = false;
+        }
+        let mut back = Vec::new();
+        for page in soon {
+            if !std::mem::replace(&mut self.is_soon[page as usize], true) {
+                self.soon.push(page);
+                if std::mem::take(&mut self.out[page as usize]) {
+                    self.seen[page as usize] = self.step;
+                    self.active.push(page);
+                    back.push(page);
+                }
+            }
+        }
+        let mut out = Vec::new();
+        for page in later {
+            if self.seen[page as usize] > 0 && !self.is_soon[page as usize] {
+                (self.seen[page as usize], self.out[page as usize]) = (0, true);
+                out.push(page);
+            }
+        }
+        self.active.retain(|&page| self.seen[page as usize] > 0);
+        (out, back)
     }
 
     /// A step's rows see these pages: which ones move out now, and which come back. O(pages of the last steps).
@@ -171,9 +215,9 @@ impl Moves {
             }
         }
         let mut out = Vec::new();
-        let (step, seen, outside) = (self.step, &mut self.seen, &mut self.out);
+        let (step, seen, outside, soon) = (self.step, &mut self.seen, &mut self.out, &self.is_soon);
         self.active.retain(|&page| {
-            let stays = step - seen[page as usize] < PAUSED;
+            let stays = soon[page as usize] || step - seen[page as usize] < PAUSED;
             if !stays {
                 (seen[page as usize], outside[page as usize]) = (0, true);
                 out.push(page);
@@ -186,8 +230,10 @@ impl Moves {
     /// These pages hold nothing any more.
     pub fn forget(&mut self, pages: &[u32]) {
         for &page in pages {
-            self.out[page as usize] = false;
+            (self.out[page as usize], self.is_soon[page as usize]) = (false, false);
+            self.seen[page as usize] = 0;
         }
+        self.active.retain(|&page| self.seen[page as usize] > 0);
     }
 }
 
@@ -275,6 +321,28 @@ mod tests {
         moves.forget(&[2]);
         assert_eq!(moves.step(&[0, 2, 1]), (vec![], vec![1]));
         assert_eq!(moves.step(&[0, 1]), (vec![], vec![]));
+    }
+
+    #[test]
+    fn what_the_search_expects_moves_at_once_and_stays_while_it_is_expected() {
+        let mut moves = Moves::new(10);
+        moves.step(&[0, 1, 2, 3]);
+        let expect =
+            |moves: &mut Moves, soon: &[u32], later: &[u32]| moves.expect(soon.iter().copied(), later.iter().copied());
+        // A page that is wanted soon does not go, nor one that is out already.
+        assert_eq!(expect(&mut moves, &[0, 1], &[1, 2, 2, 7]), (vec![2], vec![]));
+        for _ in 0..2 * PAUSED {
+            assert!(!moves.step(&[0]).0.contains(&1), "it is expected");
+        }
+        assert_eq!(expect(&mut moves, &[0, 2, 3], &[]), (vec![], vec![2, 3]));
+        assert_eq!(moves.step(&[0]), (vec![1], vec![]), "no more expected, and not seen for long");
+        assert_eq!(moves.step(&[0, 2]), (vec![], vec![]), "it came back before");
+        moves.forget(&[2, 3]);
+        for _ in 0..PAUSED {
+            moves.step(&[0]);
+        }
+        // What is gone comes back with nobody.
+        assert_eq!(expect(&mut moves, &[1, 3], &[0]), (vec![0], vec![1]));
     }
 
     #[test]

@@ -173,7 +173,7 @@ pub struct HeldKv {
 }
 
 /// What "the last moments" of [`SpeedCounters::tokens_per_second`] are.
-const MOMENTS: Duration = Duration::from_secs(2);
+pub(super) const MOMENTS: Duration = Duration::from_secs(2);
 
 /// The worker's own counts: plain additions, no lock, no device call.
 pub(super) struct Meter {
@@ -236,6 +236,11 @@ impl Meter {
         while self.recent.get(1).is_some_and(|(at, _)| at.elapsed() > MOMENTS) {
             self.recent.pop_front();
         }
+    }
+
+    /// When the last step ended.
+    pub(super) fn stepped_at(&self) -> Option<Instant> {
+        self.recent.back().map(|(at, _)| *at)
     }
 
     /// One row's logits were sampled from, or not.

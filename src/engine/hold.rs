@@ -62,6 +62,11 @@ impl Holds {
         self.branches.iter().map(|(&id, &branch)| (id, held(branch))).collect()
     }
 
+    /// The branch that a claim stands for, unless it gave way.
+    pub fn branch(&self, claim: u64) -> Option<BranchId> {
+        self.branches.get(&claim).copied()
+    }
+
     /// A claim was dropped.
     pub fn release(&mut self, id: u64, tree: &mut TokenTree) {
         if let Some(branch) = self.branches.remove(&id) {

@@ -10,7 +10,7 @@ use super::request::{Finish, Generate, Likelihood, Listed, Mode, Sampling, Score
 use super::testing::{Bench, collect, letters, outcome, path_logits, request};
 use crate::base::ErrorKind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn prompt(length: usize, salt: u32) -> Vec<u32> {
     (0..length as u32).map(|i| 1 + (i * 7 + i * i * salt) % 36).collect()
@@ -501,4 +501,14 @@ fn a_text_that_became_wrong_ends_in_its_middle() {
         }
     }
     assert!(refuted > 0);
+}
+
+#[test]
+fn an_engine_that_rests_computes_no_tokens_whatever_it_did_last() {
+    let at = Instant::now();
+    let speed = super::counters::SpeedCounters { tokens_per_second: 9.0, ..Default::default() };
+    let counters = super::counters::Counters { speed: Some(speed), ..Default::default() };
+    let shown = super::Shown { counters, stepped: Some(at), ..Default::default() };
+    let rate = |after: u64| shown.counters(at + Duration::from_secs(after)).speed.unwrap().tokens_per_second;
+    assert_eq!((rate(0), rate(1), rate(5)), (9.0, 9.0, 0.0));
 }

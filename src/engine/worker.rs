@@ -33,8 +33,8 @@ use crate::base::size::Human;
 use crate::base::{Error, Result};
 use crate::device::Step;
 use crate::device::head::{HeadRow, Said};
-use crate::kv::PAGE_TOKENS;
 use crate::kv::tree::TokenTree;
+use crate::kv::{PAGE_TOKENS, PageId};
 use crate::model::llama::Llama;
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -121,7 +121,7 @@ impl Worker {
                 Message::Score(_, reply) => drop(reply.send(Err(error.clone()))),
                 Message::Costs(_, reply) => drop(reply),
                 Message::Check(reply) => drop(reply.send(Err(error.clone()))),
-                Message::Release(_) => {}
+                Message::Release(_) | Message::Expect(..) => {}
                 Message::Stop => return,
             }
         }
@@ -185,6 +185,7 @@ impl Worker {
                 self.holds.release(claim, &mut self.tree);
                 self.released = true;
             }
+            Message::Expect(soon, later) => self.expect(&soon, &later),
             Message::Check(reply) => {
                 self.tree.check();
                 drop(reply.send(self.lost.clone().map_or(Ok(()), Err)));
@@ -232,6 +233,20 @@ impl Worker {
             Cost { fixed: (missing + request.ranked_tokens()) as u64, drawing: request.drawing() as u64 }
         };
         requests.iter().enumerate().map(one).collect()
+    }
+
+    /// Moves K/V as the search expects to need it. A branch that waits gives up what nobody else sees.
+    fn expect(&mut self, soon: &[u64], later: &[u64]) {
+        if self.llama.device().link().is_none() {
+            return;
+        }
+        let (tree, holds) = (&self.tree, &self.holds);
+        let branches = |claims: &[u64]| claims.iter().filter_map(|&claim| holds.branch(claim)).collect::<Vec<_>>();
+        let soon: Vec<PageId> = branches(soon).into_iter().flat_map(|b| tree.slots(b)).map(|slot| slot.page).collect();
+        let later: Vec<PageId> = branches(later).into_iter().flat_map(|b| tree.own_pages(b)).collect();
+        self.llama.freed(&self.tree.take_freed());
+        self.llama.expect(&soon, &later);
+        self.show();
     }
 
     /// Why a prompt, with so many tokens after it, can never be served.
@@ -629,7 +644,9 @@ impl Worker {
 
     fn show(&mut self) {
         let counters = self.meter.counters(&self.tree.stats(), self.llama.device().link());
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner).counters = counters;
+        let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
+        (shown.counters, shown.stepped) = (counters, self.meter.stepped_at());
+        drop(shown);
         if self.held_shown.elapsed() >= HELD_EVERY {
             self.show_held(true);
         }

@@ -232,6 +232,10 @@ impl Lm for EngineLm {
     fn held(&self, holds: &[&Hold]) -> Vec<Option<HeldKv>> {
         self.engine.held(holds)
     }
+
+    fn expect(&self, soon: &[&Hold], later: &[&Hold]) {
+        self.engine.expect(soon, later);
+    }
 }
 
 /// Memory that a model of such a file needs beside its K/V, about: its weights, and room to work in.

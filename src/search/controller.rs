@@ -281,6 +281,7 @@ impl Controller {
                 continue;
             }
             if self.paused && self.steps == 0 {
+                self.ledger.clock.pause();
                 self.wait().await;
                 continue;
             }
@@ -291,7 +292,6 @@ impl Controller {
             if self.paused && self.steps > 0 {
                 self.steps -= 1;
                 if self.steps == 0 {
-                    self.ledger.clock.pause();
                     self.emit(Event::Paused);
                 }
             }
@@ -308,9 +308,10 @@ impl Controller {
             self.note(format!("nothing was left to expand because {why}"));
         }
         self.progress();
-        self.tell_memory();
         let mut outcome = self.outcome(reason);
         self.check_model(&mut outcome.reason).await;
+        // The model has answered, so that it has let go of what was given back before.
+        self.tell_memory();
         self.emit(Event::Ended { outcome: outcome.clone() });
         (outcome, self.tree)
     }
@@ -352,7 +353,10 @@ impl Controller {
             Step::Choose { node, why } => return Some(self.choose(node, why)),
             Step::Expand(nodes) => match self.ledger.used_up() {
                 Some(reason) => return Some(reason),
-                None => self.expand(&nodes).await,
+                None => {
+                    self.foretell(&nodes);
+                    self.expand(&nodes).await;
+                }
             },
         }
         self.ending.take()
@@ -402,7 +406,6 @@ impl Controller {
         });
     }
 
-    /// What memory, link and speed are now, and which thought keeps what.
     /// Every run ends with a look at the model: its memory must add up, or nothing it said can be trusted.
     async fn check_model(&mut self, reason: &mut Reason) {
         let sound = self.lm.check();
@@ -420,6 +423,22 @@ impl Controller {
         }
     }
 
+    /// Tells the model which thoughts go on now, which are likely to go on after them, and which wait.
+    fn foretell(&self, expanding: &[NodeId]) {
+        let two_tiers = self.lm.counters().link.is_some_and(|link| link.device_budget_bytes > 0);
+        if !two_tiers || self.holds.is_empty() {
+            return;
+        }
+        let plan = self.stages.get(self.stage).unwrap_or(&self.plan);
+        let mut soon = policy::expected(&self.tree, plan, expanding);
+        soon.extend(expanding);
+        let mut holds: Vec<(NodeId, &Hold)> = self.holds.iter().map(|(&node, hold)| (node, hold)).collect();
+        holds.sort_unstable_by_key(|(node, _)| *node);
+        let (soon, later): (Vec<_>, Vec<_>) = holds.into_iter().partition(|(node, _)| soon.contains(node));
+        self.lm.expect(&claims(&soon), &claims(&later));
+    }
+
+    /// What memory, link and speed are now, and which thought keeps what.
     fn tell_memory(&mut self) {
         self.emit(Event::Counters { counters: self.lm.counters() });
         let mut holds: Vec<(NodeId, &Hold)> = self.holds.iter().map(|(&node, hold)| (node, hold)).collect();
@@ -588,6 +607,10 @@ fn told(finish: &Finish) -> String {
         Finish::Refuted(why) => format!("refuted: {why}"),
         Finish::NoMemory(why) | Finish::Failed(why) => format!("failed: {why}"),
     }
+}
+
+fn claims<'a>(holds: &[(NodeId, &'a Hold)]) -> Vec<&'a Hold> {
+    holds.iter().map(|(_, hold)| *hold).collect()
 }
 
 /// Twelve significant digits: a number that JSON carries exactly whoever reads it, so that a tree from a record equals

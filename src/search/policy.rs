@@ -111,6 +111,15 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
     }
 }
 
+/// Thoughts that are likely to be expanded after these, which are being expanded: what a policy knows of it beforehand. A
+/// level's survivors go on together, so that only a search that goes back names others.
+pub fn expected(tree: &ThoughtTree, plan: &Plan, expanding: &[NodeId]) -> Vec<NodeId> {
+    match (&plan.policy, expanding) {
+        (Policy::Dfs, &[node]) => dfs::backtrack(tree, plan, node).into_iter().collect(),
+        _ => Vec::new(),
+    }
+}
+
 /// What a policy that chooses its own answer would choose now.
 pub fn choice(tree: &ThoughtTree, policy: &Policy) -> Option<NodeId> {
     match policy {

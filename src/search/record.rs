@@ -17,7 +17,7 @@ pub use read::{Recorded, find, newest, parse, read};
 pub use whole::whole_steps;
 
 use super::event::Event;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, inside};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::path::{Path, PathBuf};
@@ -37,7 +37,8 @@ impl Recorder {
     /// # Errors
     /// The folder or the file cannot be written to. A front end tells it and runs without a record.
     pub fn create(header: Header) -> Result<Self> {
-        Self::create_in(&runs_folder()?, header)
+        // Old records are removed there too.
+        Self::create_in(&inside(&state_folder()?, "runs")?, header)
     }
 
     /// As [`Self::create`], in a folder of the caller's.

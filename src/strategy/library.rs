@@ -169,6 +169,9 @@ pub fn show(name: &str, task: Option<&str>) -> Result<&'static str> {
     match (find(name, task), prompt(name)) {
         (Some(entry), _) => Ok(entry.text),
         (None, Some(text)) => Ok(text),
+        (None, None) if Path::new(name).is_file() => Err(Error::input(format!(
+            "{name} is a file of yours, and what is shown here comes with the program; `totara check {name}` reads it"
+        ))),
         (None, None) => Err(unknown(name, task)),
     }
 }

@@ -8,7 +8,10 @@ use super::{Count, Evaluator, GenerateKind, Operation, Policy, PromptSource, Str
 /// Reports what looks unintended, each at its key.
 pub fn lint(r: &mut Reader, strategy: &Strategy, top: &Fields<'_>) {
     if strategy.about.is_empty() {
-        r.warn(place(top, "name"), "there is no `about`: lists show an empty line for this strategy");
+        r.warn(
+            place(top, "name"),
+            "there is no `about`: lists show the comment line that the file begins with, if there is one",
+        );
     }
     let budget = strategy.budget;
     if budget == super::Budget::default() {

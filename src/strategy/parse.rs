@@ -69,7 +69,10 @@ pub fn parse_for(text: &str, origin: &str, home: &Home, set: &[(String, String)]
     let mut reader = Reader::new(&sources, &vars);
     reader.inputs = own.map(|task| task.inputs().into_iter().map(|(name, _)| name.to_string()).collect());
     reader.own = own.cloned();
-    let strategy = read_strategy(&mut reader, &root);
+    let mut strategy = read_strategy(&mut reader, &root);
+    if let Some(strategy) = strategy.as_mut().filter(|strategy| strategy.about.is_empty()) {
+        strategy.about = first_comment(text).unwrap_or_default().to_string();
+    }
     if let Some(strategy) = &strategy {
         unused(&mut reader, &root, strategy, &used);
     }
@@ -82,6 +85,12 @@ pub fn parse_for(text: &str, origin: &str, home: &Home, set: &[(String, String)]
         faults.retain(|fault| fault.severity == Severity::Error);
     }
     Parsed { strategy: strategy.filter(|_| !failed), faults }
+}
+
+/// The first line of the comment that a file begins with; its words alone.
+fn first_comment(text: &str) -> Option<&str> {
+    let comments = text.lines().map(str::trim).take_while(|line| line.is_empty() || line.starts_with('#'));
+    comments.map(|line| line.trim_start_matches('#').trim()).find(|line| !line.is_empty())
 }
 
 fn read_strategy(r: &mut Reader, root: &Node) -> Option<Strategy> {

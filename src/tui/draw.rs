@@ -127,6 +127,8 @@ fn badge(app: &App, run: &RunScreen) -> (&'static str, ratatui::style::Style) {
         (Some(_), _) => ("REPLAY STOPPED", theme.accent.patch(strong)),
         (None, Some(outcome)) if outcome.solved => ("SOLVED", theme.good.patch(strong)),
         (None, Some(_)) => ("ENDED", theme.bad.patch(strong)),
+        // The step that runs is done to its end.
+        (None, None) if run.state.paused && !run.state.live.is_empty() => ("PAUSING", theme.warn.patch(strong)),
         (None, None) if run.state.paused => ("PAUSED", theme.warn.patch(strong)),
         (None, None) => ("RUNNING", theme.live.patch(strong)),
     }

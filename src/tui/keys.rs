@@ -163,7 +163,7 @@ pub const TABLE: &[Entry] = &[
     e(Action::ShowPanes, "show-all", "=", Group::Panes, "show all panes", ""),
     e(Action::Wider, "wider", "W", Group::Panes, "tree wider", ""),
     e(Action::Narrower, "narrower", "w", Group::Panes, "tree narrower", ""),
-    e(Action::Pause, "pause", "space p", Group::Steer, "pause, or go on", "pause"),
+    e(Action::Pause, "pause", "space p", Group::Steer, "pause after this step, or go on", "pause"),
     e(Action::Step, "step", "s", Group::Steer, "one step, then pause", "step"),
     e(Action::Expand, "expand", "+ enter", Group::Steer, "expand this thought now", "expand"),
     e(Action::Prune, "prune", "x", Group::Steer, "prune this thought and all below it", "prune"),

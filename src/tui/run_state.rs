@@ -101,8 +101,6 @@ pub struct RunState {
     reply: Option<Reply>,
     pending: Option<Counters>,
     shown_at: Option<f64>,
-    /// When the counters last told of another step.
-    stepped_at: Option<f64>,
     /// When, on the reader's clock, the search last told its seconds; `None` while they stand still.
     told_at: Option<f64>,
     /// Seconds that have passed since then, as shown.

@@ -2,8 +2,10 @@
 //!
 //! - `faults`: read-only and missing folders, closed pipes, signals, memory that is not there, storms of sizes and keys
 //! - `security`: programs, paths, links, control sequences, keys
+//! - `cases`: public bug reports that only show through the whole program
 //! - `load`: large trees and many at once, with the memory measured from outside
 
+mod cases;
 #[path = "../common/mod.rs"]
 mod common;
 mod faults;

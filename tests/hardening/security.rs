@@ -135,6 +135,22 @@ fn results_are_not_written_through_links() {
         place.run(&["report", "r", "--out", "page"]).exits(4).says(&[name, "link"]);
         std::fs::remove_file(place.path("page").join(name)).expect("a link");
     }
+    // The state folder and the cache: nothing is made, removed or copied where a link of theirs leads.
+    let elsewhere = place.path("elsewhere");
+    for folder in ["linked/state", "linked/cache", "elsewhere"] {
+        std::fs::create_dir_all(place.path(folder)).expect("a folder");
+    }
+    place.write("elsewhere/20200101T000000Z-000000.jsonl", "theirs");
+    symlink(&elsewhere, place.path("linked/state/runs")).expect("a link");
+    symlink(&elsewhere, place.path("linked/cache/models")).expect("a link");
+    let linked = |args: &[&str]| {
+        let mut command = place.totara(args);
+        command.env("TOTARA_STATE", place.path("linked/state")).env("TOTARA_CACHE", place.path("linked/cache"));
+        finish(command.env("TOTARA_MODEL", ""))
+    };
+    linked(&[&["solve", "--no-tui"], CHANCE].concat()).says(&["not recorded", "runs", "link"]);
+    linked(&["model", "pull"]).exits(4).says(&["models", "link"]);
+    assert_eq!(std::fs::read_dir(&elsewhere).expect("a folder").count(), 1, "something was made elsewhere");
     // A record's name that is a link is a name that is taken, also where it leads nowhere.
     symlink(place.path("nowhere"), place.path("dangling.jsonl")).expect("a link");
     symlink(&theirs, place.path("link.jsonl")).expect("a link");

@@ -133,6 +133,23 @@ impl Hot {
         }
     }
 
+    /// Pages that no row will see for a while leave now, those that rows will see soon come back before they do.
+    pub fn expect(&mut self, soon: &[PageId], later: &[PageId], cold: &Arena) {
+        let (out, back) = self.moves.expect(soon.iter().map(|page| page.0), later.iter().map(|page| page.0));
+        self.moving.begin();
+        self.move_pages(&out, &back, cold);
+    }
+
+    fn move_pages(&mut self, out: &[u32], back: &[u32], cold: &Arena) {
+        for &page in out {
+            let rows = self.give(page);
+            self.moving.add(page as usize, rows);
+        }
+        self.link.moved_out += out.len() as u64;
+        self.link.moved_back += back.len() as u64;
+        self.bring_back(back, cold);
+    }
+
     /// Pages of paused branches come back whole, where layers are read whole and there is room without evicting others.
     fn bring_back(&mut self, pages: &[u32], cold: &Arena) {
         let (began, before) = (Instant::now(), self.link.fetches);
@@ -180,13 +197,7 @@ impl Hot {
     pub fn begin(&mut self, work: &AttendWork, selects: &[bool], cold: &Arena) {
         let (out, back) = self.moves.step(&work.pages);
         self.moving.begin();
-        for &page in &out {
-            let rows = self.give(page);
-            self.moving.add(page as usize, rows);
-        }
-        self.link.moved_out += out.len() as u64;
-        self.link.moved_back += back.len() as u64;
-        self.bring_back(&back, cold);
+        self.move_pages(&out, &back, cold);
         if self.whole_layers() > 0 {
             self.waves.plan(work, self.residency.frames(), &mut |unit| page_entries(work, unit).count());
         }

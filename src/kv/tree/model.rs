@@ -85,6 +85,11 @@ impl World {
                 self.branches.iter().filter(|(o, _)| o != b).flat_map(|(o, _)| self.tree.slots(*o)).collect();
             let own = self.tree.slots(*b).iter().filter(|slot| !others.contains(slot)).count();
             assert_eq!(self.tree.own_tokens(*b), own, "tokens that nobody else sees");
+            let theirs: HashSet<_> = others.iter().map(|slot| slot.page).collect();
+            let mut pages: Vec<_> = self.tree.slots(*b).iter().map(|slot| slot.page).collect();
+            pages.dedup();
+            pages.retain(|page| !theirs.contains(page));
+            assert_eq!(self.tree.own_pages(*b), pages, "pages that nobody else sees");
             assert_eq!(&self.tree.tokens(*b), path);
             for (p, slot) in self.tree.slots(*b).into_iter().enumerate() {
                 assert_eq!(self.arena.get(&slot).map(Vec::as_slice), Some(&path[..=p]), "K/V of position {p}");

@@ -55,6 +55,16 @@ impl TokenTree {
         own as usize
     }
 
+    /// Pages that hold only what no other branch sees, in order of the path. O(path).
+    pub fn own_pages(&self, b: BranchId) -> Vec<PageId> {
+        let slots = self.slots(b);
+        let (others, own) = slots.split_at(slots.len() - self.own_tokens(b));
+        let shared = others.last().map(|slot| slot.page);
+        let mut pages: Vec<PageId> = own.iter().map(|slot| slot.page).filter(|page| Some(*page) != shared).collect();
+        pages.dedup();
+        pages
+    }
+
     pub fn stats(&self) -> KvStats {
         KvStats {
             pages: self.pages.len(),

@@ -255,6 +255,51 @@ fn what_a_branch_has_on_the_device_is_told_where_not_all_is_there() {
 }
 
 #[test]
+fn k_v_moves_as_the_search_expects_and_not_only_when_rows_see_it() {
+    let options = EngineOptions {
+        kv_budget: Some(Size::Bytes(2 << 20)),
+        ram_budget: Some(Size::Bytes(16 << 20)),
+        offload: full(),
+        ..options()
+    };
+    let lm = EngineLm::start(crate::model::random::open("tiny", 0).unwrap(), &options).unwrap();
+    let prompt = |p: u32| -> Vec<u32> { (0..300).map(|i| 3 + (i * 7 + p * 31) % 300).collect() };
+    let done: Vec<Completion> =
+        (0..2).flat_map(|p| collect(lm.generate(ask(tokens(&prompt(p)), 4))).unwrap()).collect();
+    let holds: Vec<&Hold> = done.iter().map(|one| one.hold.as_ref().unwrap()).collect();
+    let here = |what: &str, seen: &dyn Fn(HeldKv, HeldKv) -> bool| {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        loop {
+            let held = lm.held(&holds);
+            if let [Some(one), Some(other)] = held[..]
+                && seen(one, other)
+            {
+                return;
+            }
+            assert!(std::time::Instant::now() < until, "{what}: {held:?}");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+    };
+    let all = |held: HeldKv| held.here == Some(held.tokens);
+    // The first page begins alike and may be shared.
+    let none = |held: HeldKv| held.here.is_some_and(|here| here <= 16);
+    here("one went while the other was read", &|one, other| none(one) && all(other));
+    let link = || lm.counters().link.unwrap();
+    let (steps, before) = (lm.counters().speed.unwrap().steps, link());
+    lm.expect(&[holds[0]], &[holds[1]]);
+    here("they change places", &|one, other| all(one) && none(other));
+    lm.expect(&[holds[1]], &[holds[0]]);
+    here("and back", &|one, other| none(one) && all(other));
+    let after = link();
+    assert!(after.moved_out >= before.moved_out + 30 && after.moved_back >= before.moved_back + 30, "{after:?}");
+    assert!(after.to_device_bytes > before.to_device_bytes);
+    assert_eq!(lm.counters().speed.unwrap().steps, steps, "no row asked for it");
+    // What waits is computed as ever once it goes on.
+    let again = collect(lm.generate(ask(tokens(&prompt(0)), 4))).unwrap();
+    assert_eq!(again[0].ids, done[0].ids);
+}
+
+#[test]
 fn a_prompt_in_parts_gives_the_tiny_models_reference() {
     let Some(cases) = shared("tiny parts") else { return };
     let expected = read(&cases.join("cases/tiny/expected.json"));

@@ -72,8 +72,8 @@ impl Controller {
         match command {
             Command::Pause => {
                 if !self.paused {
+                    // The clock goes on until the step that runs has ended.
                     self.paused = true;
-                    self.ledger.clock.pause();
                     self.emit(Event::Paused);
                 }
                 self.steps = 0;

@@ -12,20 +12,41 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
     if !surplus.is_empty() {
         return Step::Prune(surplus);
     }
-    // Down from the root, always into the best family member below which something is left: what is better is followed to
-    // its end before what is worse. O(thoughts).
-    let promising = promising(tree, plan);
-    let mut at = NodeId::ROOT;
-    while promising[at.index()] {
-        let node = tree.node(at);
-        if expandable(node, plan) {
-            return Step::Expand(vec![at]);
-        }
-        let open = |id: &NodeId| promising[id.index()] && tree.node(*id).status != Status::Pruned;
-        let Some(best) = node.children.iter().copied().filter(open).min_by(|&a, &b| rank(tree, a, b)) else { break };
-        at = best;
+    match first(tree, plan, &promising(tree, plan), NodeId::ROOT) {
+        Some(id) => Step::Expand(vec![id]),
+        None => end(tree, plan),
     }
-    end(tree, plan)
+}
+
+/// Where the search goes on if `node`, which is being expanded, leads nowhere. O(thoughts).
+pub fn backtrack(tree: &ThoughtTree, plan: &Plan, node: NodeId) -> Option<NodeId> {
+    let promising = promising(tree, plan);
+    let mut below = node;
+    while let Some(parent) = tree.node(below).parent {
+        if let Some(next) = best_child(tree, &promising, parent, Some(below)) {
+            return first(tree, plan, &promising, next);
+        }
+        below = parent;
+    }
+    None
+}
+
+/// The first thought to be expanded, from `at` on: down, always into the best family member below which something is left,
+/// so that what is better is followed to its end before what is worse.
+fn first(tree: &ThoughtTree, plan: &Plan, promising: &[bool], mut at: NodeId) -> Option<NodeId> {
+    while promising[at.index()] {
+        if expandable(tree.node(at), plan) {
+            return Some(at);
+        }
+        at = best_child(tree, promising, at, None)?;
+    }
+    None
+}
+
+/// The best child below which something is left, other than `passed`.
+fn best_child(tree: &ThoughtTree, promising: &[bool], of: NodeId, passed: Option<NodeId>) -> Option<NodeId> {
+    let open = |id: &NodeId| promising[id.index()] && tree.node(*id).status != Status::Pruned && Some(*id) != passed;
+    tree.node(of).children.iter().copied().filter(open).min_by(|&a, &b| rank(tree, a, b))
 }
 
 /// Open thoughts that stand behind the best `children` of their parent. Those already followed count as followed.
@@ -60,6 +81,8 @@ mod tests {
         let mut grown = tree(&[(0, 0.4, 0.0), (0, 0.9, 0.0), (2, 0.1, 0.0)]);
         expanded(&mut grown, &[0, 2]);
         assert_eq!(policy_next(&grown, &plan), Step::Expand(ids(&[3])), "deeper first, although it scores less");
+        assert_eq!(backtrack(&grown, &plan, NodeId(3)), Some(NodeId(1)));
+        assert_eq!(backtrack(&grown, &plan, NodeId(1)), Some(NodeId(3)));
         expanded(&mut grown, &[3]);
         assert_eq!(policy_next(&grown, &plan), Step::Expand(ids(&[1])), "then back to the sibling");
         expanded(&mut grown, &[1]);

@@ -35,3 +35,14 @@ fn a_level_that_does_not_show_what_it_goes_on_from_is_a_warning() {
     assert!(warned(levels).contains("level 2 never shows `thought`"), "{}", warned(levels));
     assert_eq!(warned(&levels.replace("puzzle.input }}", "puzzle.input }} {{ thought }}")), "");
 }
+
+#[test]
+fn without_a_line_about_it_the_first_comment_line_is_shown() {
+    let check = |before: &str, about: &str, expected: &str| {
+        let text = format!("{before}{}", with("about: a test\n", about));
+        assert_eq!(read(&text).strategy.unwrap().about, expected);
+    };
+    check("#\n\n## Keeps the best  \n# and more\n", "", "Keeps the best");
+    check("# Keeps the best\n", "about: said\n", "said");
+    check("", "", "");
+}

@@ -8,9 +8,6 @@ pub(super) const COUNTERS_EVERY: f64 = 0.25;
 /// The clock on the screen goes on by itself in steps of so many seconds.
 const CLOCK_STEP: f64 = 1.0;
 
-/// Seconds without a step after which no tokens are being computed.
-const IDLE_AFTER: f64 = 2.0;
-
 /// The newest values of something, oldest first.
 #[derive(Debug, Clone, Default)]
 pub struct Series {
@@ -57,7 +54,7 @@ impl RunState {
 
     /// Shows the newest counters, however soon after the last ones. True where something changed.
     pub fn show_counters(&mut self, now: f64) -> bool {
-        let Some(mut new) = self.pending.take() else { return false };
+        let Some(new) = self.pending.take() else { return false };
         if let (Some(old), Some(new), Some(at)) = (self.counters.link, new.link, self.shown_at)
             && now > at
         {
@@ -65,14 +62,7 @@ impl RunState {
             self.link_down.push(rate(new.to_device_bytes, old.to_device_bytes));
             self.link_up.push(rate(new.to_host_bytes, old.to_host_bytes));
         }
-        if let Some(speed) = &mut new.speed {
-            let stepped = self.counters.speed.is_none_or(|old| old.steps != speed.steps);
-            let since = if stepped { now } else { self.stepped_at.unwrap_or(now) };
-            self.stepped_at = Some(since);
-            // The model's figure is of its last moments of work, whenever those were.
-            if now - since > IDLE_AFTER {
-                speed.tokens_per_second = 0.0;
-            }
+        if let Some(speed) = new.speed {
             self.speed.push(speed.tokens_per_second);
         }
         self.counters = new;

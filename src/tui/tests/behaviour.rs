@@ -8,7 +8,8 @@ use crate::tui::keys::{Action, KeyMap, TABLE};
 use crate::tui::layout::Pane;
 use crate::tui::popup::Popup;
 use crate::tui::testing::{
-    app_with, choice, ended, grown, press, progress, recorded_run, screen, small_run, start_app, started, status,
+    app_with, choice, ended, grown, press, progress, recorded_run, replied, screen, small_run, start_app, started,
+    status,
 };
 use crate::tui::{Choice, Fork, Recording, Source};
 use crossterm::event::{
@@ -89,6 +90,11 @@ fn pin_lets_a_pinned_thought_go_and_pause_goes_on() {
     let mut app = app_with(80, 24, &events);
     press(&mut app, "b P space");
     assert_eq!(sent(&mut app), [Command::Unpin { node: NodeId(6) }, Command::Resume]);
+    // Two samples are still running.
+    assert!(screen(&mut app).contains("PAUSING"));
+    for sample in 0..2 {
+        app.search_event(&replied(3, 4, sample, " 5"));
+    }
     assert!(screen(&mut app).contains("PAUSED"));
 }
 

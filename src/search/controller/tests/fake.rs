@@ -1,7 +1,9 @@
 //! A model of the tests' own.
 
 use crate::base::Result;
-use crate::lm::{Completion, Counters, Finish, Generate, Hold, Info, Lm, Prompt, Score, Scores, Update, Usage};
+use crate::lm::{
+    Completion, Counters, Finish, Generate, Hold, Info, LinkCounters, Lm, Prompt, Score, Scores, Update, Usage,
+};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{mpsc, oneshot};
@@ -18,6 +20,8 @@ pub struct Fake {
     pub answer: Box<Answer>,
     /// What it says of itself at the end of a run; `None`: it is gone.
     pub sound: Option<Result<()>>,
+    /// How many claims were said to go on soon, and to wait, where K/V has two tiers.
+    pub expected: Option<Mutex<Vec<(usize, usize)>>>,
 }
 
 pub struct Held(Arc<AtomicUsize>);
@@ -36,6 +40,7 @@ impl Fake {
             held: Arc::default(),
             answer: Box::new(answer),
             sound: Some(Ok(())),
+            expected: None,
         }
     }
 
@@ -94,7 +99,12 @@ impl Lm for Fake {
     }
 
     fn counters(&self) -> Counters {
-        Counters::default()
+        let link = LinkCounters { device_budget_bytes: u64::from(self.expected.is_some()), ..LinkCounters::default() };
+        Counters { link: Some(link), ..Counters::default() }
+    }
+
+    fn expect(&self, soon: &[&Hold], later: &[&Hold]) {
+        self.expected.as_ref().unwrap().lock().unwrap().push((soon.len(), later.len()));
     }
 
     fn check(&self) -> oneshot::Receiver<Result<()>> {

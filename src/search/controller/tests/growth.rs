@@ -67,6 +67,28 @@ fn a_reply_tells_the_pieces_that_it_came_in_where_they_are_its_text() {
 }
 
 #[test]
+fn the_model_is_told_what_goes_on_what_comes_after_it_and_what_waits() {
+    let told = |policy, expected: bool| {
+        let mut lm = Fake::new(|_, _| says(&["p", "q", "r"]));
+        lm.expected = expected.then(Mutex::default);
+        let lm = Arc::new(lm);
+        let mut strategy = strategy(policy);
+        (strategy.generate.n, strategy.search.keep) = (Count::Number(3), Count::Number(2));
+        strategy.search.depth = Count::Number(2);
+        run(spec(Spell::new("zz"), strategy, lm.clone()));
+        lm.expected.as_ref().map(|told| told.lock().unwrap().clone())
+    };
+    // Depth first: one of three goes on, the next best is where the search goes back to, the third waits. Whole answers keep
+    // nothing of theirs waiting.
+    let dfs = told(Policy::Dfs, true).unwrap();
+    assert_eq!(dfs[0], (2, 1), "{dfs:?}");
+    // Breadth first: both survivors go on together.
+    let bfs = told(Policy::Bfs, true).unwrap();
+    assert_eq!(bfs[0], (2, 0), "{bfs:?}");
+    assert_eq!(told(Policy::Dfs, false), None, "with one tier nothing is told");
+}
+
+#[test]
 fn depth_first_follows_the_best_child_and_comes_back() {
     let mut strategy = strategy(Policy::Dfs);
     strategy.evaluate = vec![value(&[("good", 2.0), ("bad", 1.0)])];

@@ -55,7 +55,7 @@ impl Job {
     pub fn key(&self) -> Key {
         Key {
             task: self.puzzle.task().to_string(),
-            size: self.puzzle.len(),
+            size: self.puzzle.size(),
             id: self.puzzle.id().to_string(),
             strategy: self.strategy.name.clone(),
             model: row::model_name(&self.model),
@@ -317,7 +317,7 @@ fn shard(jobs: Vec<Job>, shard: Option<Shard>) -> Vec<Job> {
     let mut place = std::collections::HashMap::new();
     jobs.into_iter()
         .filter(|job| {
-            let name = (job.puzzle.task().to_string(), job.puzzle.len(), job.puzzle.id().to_string());
+            let name = (job.puzzle.task().to_string(), job.puzzle.size(), job.puzzle.id().to_string());
             let place = *place.entry(name.clone()).or_insert_with(|| {
                 puzzles.push(name);
                 puzzles.len() - 1

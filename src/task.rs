@@ -106,6 +106,10 @@ pub trait Puzzle: Send + Sync {
     fn inputs(&self) -> Value;
     /// How many steps a step-by-step answer takes at most (numbers to sort, values of the first set); at least 1.
     fn len(&self) -> usize;
+    /// What `--sizes` counts, and results are grouped by: numbers, sentences, documents.
+    fn size(&self) -> usize {
+        self.len()
+    }
     fn is_empty(&self) -> bool {
         self.len() == 0
     }

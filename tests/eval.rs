@@ -10,7 +10,7 @@ mod common;
 use common::Place;
 use common::places::real_model;
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -152,7 +152,9 @@ fn a_plan_runs_the_matrix_and_shards_are_joined() {
 #[test]
 fn settings_and_models_are_columns_of_the_summary() {
     let place = Place::new();
-    place.write("script.txt", &vec!["1"; 40].join("\n===\n"));
+    for script in ["script.txt", "other.txt"] {
+        place.write(script, &vec!["1"; 40].join("\n===\n"));
+    }
     let run = place.run(&[
         "eval",
         "--task",
@@ -168,7 +170,7 @@ fn settings_and_models_are_columns_of_the_summary() {
         "--vary",
         "merges=1,2",
         "--models",
-        "random-proposer",
+        "scripted:other.txt",
         "scripted:script.txt",
         "--out",
         "r",
@@ -244,16 +246,25 @@ fn chance_without_a_choice_is_refused_and_sizes_are_the_tasks_own() {
         place.run(&solve).exits(2).says(&[strategy, "constrain"]);
     }
     assert!(!place.path("r").exists(), "nothing was begun");
-    for task in ["sorting", "game24", "set-intersection"] {
+    for (task, strategy) in [
+        ("sorting", "tot-dfs"),
+        ("game24", "tot-dfs"),
+        ("set-intersection", "tot-dfs"),
+        ("keyword-counting", "tot-bfs"),
+        ("doc-merge", "tot-bfs"),
+    ] {
         let out = format!("own-{task}");
-        let args = ["eval", "--model", "random-proposer", "--count", "2", "--strategy", "tot-dfs"];
+        let args = ["eval", "--model", "random-proposer", "--count", "2", "--strategy", strategy];
         let rows = place.run(&[&args[..], &["--task", task, "--out", &out, "--json"]].concat()).exits(0).rows();
         assert_eq!(rows.len(), 2, "{task}");
         let size = rows[0]["size"].to_string();
+        assert_eq!(rows[1]["size"].to_string(), size, "{task}");
         let sized = [&args[..], &["--task", task, "--sizes", &size, "--out", "sized", "--json"]].concat();
         let same = place.run(&sized).exits(0).rows();
         std::fs::remove_dir_all(place.path("sized")).expect("the folder");
-        assert_eq!(same[0]["puzzle"], rows[0]["puzzle"], "{task}: the same puzzles as with --sizes {size}");
+        // Rows stand in the order in which they were done.
+        let puzzles = |rows: &[Value]| rows.iter().map(|row| row["puzzle"].to_string()).collect::<BTreeSet<_>>();
+        assert_eq!(puzzles(&same), puzzles(&rows), "{task}: the same puzzles as with --sizes {size}");
     }
 }
 

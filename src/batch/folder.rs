@@ -59,7 +59,7 @@ impl Manifest {
                 let prompts = sources.map(|p| (p.origin.clone(), p.text.clone())).collect();
                 StrategyText { text: job.strategy.text.clone(), prompts }
             });
-            puzzles.entry(job.puzzle.task().to_string()).or_default().insert((job.puzzle.len(), job.puzzle.id()));
+            puzzles.entry(job.puzzle.task().to_string()).or_default().insert((job.puzzle.size(), job.puzzle.id()));
         }
         Self {
             version: env!("CARGO_PKG_VERSION").to_string(),

@@ -112,7 +112,7 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     if common.json {
         let key = Key {
             task: puzzle.task().to_string(),
-            size: puzzle.len(),
+            size: puzzle.size(),
             id: puzzle.id().to_string(),
             strategy: strategy.name.clone(),
             model,

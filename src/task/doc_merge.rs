@@ -332,6 +332,10 @@ impl Puzzle for Documents {
         self.facts.len().max(1)
     }
 
+    fn size(&self) -> usize {
+        self.documents.len()
+    }
+
     fn check(&self, answer: &str) -> Verdict {
         let text = merged(answer);
         if text.is_empty() {

@@ -256,6 +256,10 @@ impl Puzzle for Game {
         self.numbers.len() - 1
     }
 
+    fn size(&self) -> usize {
+        self.numbers.len()
+    }
+
     /// Reads the steps of the answer, or the last line that is one expression over all the numbers.
     fn check(&self, answer: &str) -> Verdict {
         let text = sanitize(answer);

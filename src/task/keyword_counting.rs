@@ -248,6 +248,10 @@ impl TextPuzzle {
         Self { id, text, truth, expected }
     }
 
+    fn sentences(&self) -> Vec<&str> {
+        self.text.split_inclusive(['.', '!', '?']).filter(|part| !part.trim().is_empty()).collect()
+    }
+
     /// Counts of a beginning, and whether it says that there are none.
     fn steps_of(prefix: &str) -> Option<(Counts, bool)> {
         match prefix.trim().trim_end_matches(',') {
@@ -300,6 +304,10 @@ impl Puzzle for TextPuzzle {
 
     fn len(&self) -> usize {
         self.truth.len().max(1)
+    }
+
+    fn size(&self) -> usize {
+        self.sentences().len().max(1)
     }
 
     fn check(&self, answer: &str) -> Verdict {
@@ -371,9 +379,7 @@ impl Puzzle for TextPuzzle {
 
     /// Runs of sentences.
     fn split(&self, parts: usize) -> Option<Vec<String>> {
-        let sentences: Vec<&str> =
-            self.text.split_inclusive(['.', '!', '?']).filter(|part| !part.trim().is_empty()).collect();
-        Some(cut(&sentences, parts)?.into_iter().map(|run| run.concat().trim().to_string()).collect())
+        Some(cut(&self.sentences(), parts)?.into_iter().map(|run| run.concat().trim().to_string()).collect())
     }
 
     fn join(&self, parts: &[String]) -> Option<String> {

@@ -249,8 +249,9 @@ fn chance_without_a_choice_is_refused_and_sizes_are_the_tasks_own() {
         let args = ["eval", "--model", "random-proposer", "--count", "2", "--strategy", "tot-dfs"];
         let rows = place.run(&[&args[..], &["--task", task, "--out", &out, "--json"]].concat()).exits(0).rows();
         assert_eq!(rows.len(), 2, "{task}");
-        let size = rows[0]["size"].to_string();
-        let sized = [&args[..], &["--task", task, "--sizes", &size, "--out", "sized", "--json"]].concat();
+        let id = rows[0]["id"].as_str().expect("an id").to_string();
+        let size = id.rsplit('-').next().expect("generated puzzles are named by seed and size");
+        let sized = [&args[..], &["--task", task, "--sizes", size, "--out", "sized", "--json"]].concat();
         let same = place.run(&sized).exits(0).rows();
         std::fs::remove_dir_all(place.path("sized")).expect("the folder");
         assert_eq!(same[0]["puzzle"], rows[0]["puzzle"], "{task}: the same puzzles as with --sizes {size}");

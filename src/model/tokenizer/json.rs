@@ -177,7 +177,9 @@ fn check_templates(json: &Value) -> Result<()> {
     let mut sequences = single.filter_map(|piece| piece["Sequence"]["id"].as_str());
     if let Some(name) = sequences.find(|&name| name != "A") {
         let name = sanitize_line(name);
-        return Err(Error::input(format!("its post-processor puts a text `{name}` where there is one text alone, `A`")));
+        return Err(Error::input(format!(
+            "its post-processor puts a text `{name}` where there is one text alone, `A`"
+        )));
     }
     for pieces in [map.get("single"), map.get("pair")].into_iter().flatten().filter_map(Value::as_array) {
         for name in pieces.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {

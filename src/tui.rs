@@ -30,6 +30,7 @@ mod run_state;
 mod start;
 mod terminal;
 #[cfg(any(test, fuzzing))]
+#[cfg_attr(not(test), expect(dead_code, reason = "fuzzers use a part of it"))]
 mod testing;
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 //! lie, or a printed reason for skipping. Uses nothing of the library, so that both can include it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The folder of shared cases and data: `TOTARA_SHARED`, or the one beside the project.
 pub fn shared(test: &str) -> Option<PathBuf> {
@@ -36,4 +37,16 @@ pub fn real_model(test: &str) -> Option<PathBuf> {
         println!("skipped {test}: the default model is not here (`totara model pull` gets it)");
     }
     found
+}
+
+/// Processor time of this thread: what a test bounds where it says that something is quick. Other work on the machine, of which
+/// there may be any amount, is not counted.
+pub fn thread_time() -> Duration {
+    let mut time = std::mem::MaybeUninit::<libc::timespec>::zeroed();
+    // SAFETY: the structure is ours, and zero is a time.
+    let time = unsafe {
+        assert_eq!(libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, time.as_mut_ptr()), 0);
+        time.assume_init()
+    };
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

@@ -187,6 +187,8 @@ impl Worker {
             }
             Message::Expect(soon, later) => self.expect(&soon, &later),
             Message::Check(reply) => {
+                // Who asks sees what was given back before.
+                self.make_known();
                 self.tree.check();
                 drop(reply.send(self.lost.clone().map_or(Ok(()), Err)));
             }

@@ -221,6 +221,7 @@ pub(super) fn to_jinja(value: &Value, max_examples: usize) -> Jinja {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::testing::thread_time;
     use serde_json::json;
 
     fn prompt(text: &str) -> PromptSource {
@@ -311,9 +312,9 @@ mod tests {
             "{{ ('a' * 100000) | replace('a', 'a' * 100000) }}".to_string(),
             "{{ ('a' * 9000) | list | map('replace', 'a', 'b' * 90000) | join }}".to_string(),
         ] {
-            let started = std::time::Instant::now();
+            let started = thread_time();
             let message = refusal(&bomb);
-            assert!(started.elapsed().as_secs() < 5, "{bomb}");
+            assert!((thread_time() - started).as_secs() < 5, "{bomb}");
             assert!(message.contains("too much work") || message.contains("recursion"), "{bomb}: {message}");
         }
         assert!(refusal("{% include 'x' %}").contains("line 1"));

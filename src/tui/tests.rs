@@ -3,4 +3,5 @@
 mod behaviour;
 mod fuzz;
 mod pictures;
+mod shared;
 mod widths;

@@ -12,25 +12,28 @@ use super::attend::Number;
 use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module};
 use super::ptx;
 use super::staging::Staging;
-use super::store::{Layout, Store, Target};
-use crate::base::size::Human;
+use super::store::{Store, Target};
 use crate::base::{Error, Result};
 use crate::device::Shape;
 use crate::device::attend::AttendWork;
-use crate::device::cuda::store::layer_page_bytes;
 use crate::device::picks::Rule;
-use crate::device::speculation::{Look, Selection, Source, Speculation, partial_token_bytes};
+use crate::device::speculation::{Look, Selection};
 use crate::device::tiers::{Link, Paths};
 use crate::kv::{PAGE_TOKENS, Slot};
 use cudarc::driver::CudaEvent;
 use std::ops::Range;
 
+mod args;
+mod plan;
+
+use args::{AttendArgs, GatherArgs, PutArgs, RunArgs, SelectArgs};
+use plan::{LINK_BLOCKS, fewest, guesses, row_bytes};
+pub use plan::{Plan, plan};
+
 /// Bytes of scores that are worked on at once; more rows come after one another.
 const SCORE_BYTES: usize = 128 << 20;
 
-/// Blocks that the kernel which reads the host tier is tried with, and threads of one. As few as reach the link's speed within
-/// a twentieth are best, since the step has the others.
-const LINK_BLOCKS: [u32; 4] = [4, 8, 16, 32];
+/// Threads of a block that reads the host tier.
 const LINK_THREADS: u32 = 512;
 
 /// Bytes that they are tried with.
@@ -39,66 +42,6 @@ const MEASURED_BYTES: usize = 16 << 20;
 /// Blocks of attention that a card should have at least, by multiprocessors; parts of a row's tokens at most.
 const ATTEND_BLOCKS: usize = 3;
 const MOST_PARTS: usize = 16;
-
-/// The card's tier of a method that selects.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Plan {
-    pub layout: Layout,
-    /// Frames of each of the two stages.
-    pub frames: usize,
-    /// Bytes of partial keys.
-    pub partial: u64,
-}
-
-/// Bytes of a row: K and V of one token and K/V head.
-fn row_bytes(shape: &Shape) -> usize {
-    4 * shape.head_size
-}
-
-/// Whole layers and columns of a selection that guesses.
-fn guesses(selection: &Selection) -> Result<(&Speculation, Look)> {
-    match &selection.source {
-        Source::Partial(speculation, look) => Ok((speculation, *look)),
-        _ => Err(Error::input(super::step::METHODS)),
-    }
-}
-
-/// Bytes that the card's tier needs at least: partial keys of all pages, one arena, and a frame in each stage.
-pub fn least_bytes(selection: &Selection, pages: usize, shape: &Shape) -> Result<u64> {
-    Ok(partial_bytes(guesses(selection)?.0, pages, shape)
-        + (pages * layer_page_bytes(shape) + 2 * row_bytes(shape)) as u64)
-}
-
-fn partial_bytes(speculation: &Speculation, pages: usize, shape: &Shape) -> u64 {
-    let tokens = (shape.layers - speculation.whole_layers) * pages * PAGE_TOKENS * shape.kv_heads;
-    (tokens * partial_token_bytes(speculation.columns)) as u64
-}
-
-/// Shares a budget out: partial keys, an arena for layers in turns, then whole layers of their own where half a layer is left
-/// for the stages, a second arena in turns where the stages have all they can use, and the rest to the stages.
-pub fn plan(bytes: u64, selection: &Selection, pages: usize, shape: &Shape) -> Result<Plan> {
-    let (speculation, _) = guesses(selection)?;
-    let partial = partial_bytes(speculation, pages, shape);
-    let layer = (pages * layer_page_bytes(shape)) as u64;
-    let least = least_bytes(selection, pages, shape)?;
-    if bytes < least {
-        return Err(Error::limit(format!(
-            "a device tier of {} cannot hold what must be there: {} for the partial keys of {pages} pages and a layer; \
-             raise --kv-budget, or lower --ram-budget or --offload-ratio",
-            Human(bytes),
-            Human(least)
-        )));
-    }
-    let mut left = bytes - partial - layer;
-    let whole = speculation.whole_layers as u64 * layer;
-    let resident = if left >= whole + layer / 2 { speculation.whole_layers } else { 0 };
-    left -= resident as u64 * layer;
-    let ring = if left >= 3 * layer { 2 } else { 1 };
-    left -= (ring as u64 - 1) * layer;
-    let most = selection.capacity.map_or(left, |size| size.of(left)).min(left).min(2 * layer);
-    let frames = ((most / 2) as usize / row_bytes(shape)).max(1);
-    Ok(Plan { layout: Layout::turns(shape.layers, resident, ring), frames, partial })
-}
 
 struct Kernels {
     put_partial: Function,
@@ -169,108 +112,6 @@ struct Room {
     part: Option<Buffer>,
 }
 
-/// `Run` of the kernels.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RunArgs {
-    row: u32,
-    start: u32,
-    len: u32,
-    page: u32,
-}
-
-/// `Select` of the kernels.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct SelectArgs {
-    q: u64,
-    basis: u64,
-    codes: u64,
-    scales: u64,
-    projected: u64,
-    runs: u64,
-    slot_of: u64,
-    scores: u64,
-    tops: u64,
-    within: u64,
-    keys: u64,
-    batch_row: u64,
-    positions: u64,
-    caps: u64,
-    lists: u64,
-    counts: u64,
-    bits: u64,
-    starts: u64,
-    total: u64,
-    items: u64,
-    told: u64,
-    alpha: f32,
-    scale: f32,
-    rows: u32,
-    run_count: u32,
-    group: u32,
-    kv_heads: u32,
-    head_size: u32,
-    columns: u32,
-    pairs: u32,
-    pages: u32,
-    stride: u32,
-    list_stride: u32,
-    capacity: u32,
-    all: u32,
-}
-
-#[repr(C)]
-struct PutArgs {
-    kv: u64,
-    from_slots: u64,
-    to_slots: u64,
-    basis: u64,
-    codes: u64,
-    scales: u64,
-    kv_heads: u32,
-    head_size: u32,
-    columns: u32,
-    pairs: u32,
-}
-
-#[repr(C)]
-struct GatherArgs {
-    host: u64,
-    stage: u64,
-    total: u64,
-    items: u64,
-    told: u64,
-    capacity: u32,
-    kv_heads: u32,
-    pieces: u32,
-}
-
-#[repr(C)]
-struct AttendArgs {
-    q: u64,
-    out: u64,
-    batch_row: u64,
-    lists: u64,
-    counts: u64,
-    bits: u64,
-    starts: u64,
-    stage: u64,
-    layer: u64,
-    own: u64,
-    own_slots: u64,
-    told: u64,
-    part: u64,
-    group: u32,
-    kv_heads: u32,
-    head_size: u32,
-    pages: u32,
-    list_stride: u32,
-    capacity: u32,
-    parts: u32,
-    scale_log2: f32,
-}
-
 pub struct Selecting {
     rule: Rule,
     look: Look,
@@ -295,12 +136,6 @@ pub struct Selecting {
     /// Blocks that gather.
     link_blocks: u32,
     multiprocessors: usize,
-}
-
-/// The fewest blocks that are within a twentieth of the quickest.
-fn fewest(times: &[(u32, f64)]) -> u32 {
-    let best = times.iter().map(|t| t.1).fold(f64::INFINITY, f64::min);
-    times.iter().find(|t| t.1 <= 1.05 * best).map_or(LINK_BLOCKS[0], |t| t.0)
 }
 
 /// What the kernels left of one layer, all rows being one chunk.
@@ -766,66 +601,5 @@ impl Selecting {
     /// Bytes of the card's tier that are not arenas.
     pub fn bytes(&self, plan: &Plan) -> u64 {
         plan.partial + self.chosen.iter().map(|c| c.stage.bytes() as u64).sum::<u64>()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::device::picks::{Asked, Choose, Room as PickRoom};
-    use crate::device::{Rope, RopeLayout};
-    use crate::kv::residency::Eviction;
-
-    struct Never;
-
-    impl Choose for Never {
-        fn choose(&self, _: &Asked<'_>, _: &mut PickRoom, _: &mut [u64]) {}
-    }
-
-    #[test]
-    fn as_few_blocks_gather_as_are_quick_enough() {
-        assert_eq!(fewest(&[(4, 9.0), (8, 5.2), (16, 5.0), (32, 5.1)]), 8);
-        assert_eq!(fewest(&[(4, 5.0), (8, 5.0)]), 4);
-    }
-
-    #[test]
-    fn a_budget_is_shared_out_and_never_exceeded() {
-        let shape = Shape {
-            layers: 8,
-            hidden: 256,
-            heads: 8,
-            kv_heads: 2,
-            head_size: 64,
-            feed_forward: 512,
-            vocab: 100,
-            context: 1024,
-            norm_eps: 1e-5,
-            rope: Rope { theta: 1e4, factors: None, layout: RopeLayout::Halves },
-        };
-        let pages = 10;
-        let selection = |whole_layers, source| Selection {
-            source,
-            choose: Box::new(Never),
-            whole_layers,
-            share: true,
-            eviction: Eviction::Counter,
-            capacity: None,
-        };
-        let layer = (pages * layer_page_bytes(&shape)) as u64;
-        for whole_layers in [1, 3] {
-            let speculation = Speculation { whole_layers, columns: 20, layers: Vec::new() };
-            let selection = selection(whole_layers, Source::Partial(speculation, Look::Ahead));
-            let least = least_bytes(&selection, pages, &shape).unwrap();
-            assert!(plan(least - 1, &selection, pages, &shape).is_err());
-            for bytes in (least..9 * layer).step_by(layer as usize / 7) {
-                let plan = plan(bytes, &selection, pages, &shape).unwrap();
-                let stages = 2 * (plan.frames * row_bytes(&shape)) as u64;
-                let used = plan.partial + plan.layout.arenas() as u64 * layer + stages;
-                assert!(used <= bytes && plan.frames > 0, "{plan:?} of {bytes}");
-                assert!(plan.layout.resident <= whole_layers && plan.layout.ring > 0, "{plan:?}");
-            }
-            assert_eq!(plan(9 * layer, &selection, pages, &shape).unwrap().layout.resident, whole_layers);
-        }
-        assert!(plan(1 << 40, &selection(1, Source::Exact), pages, &shape).is_err());
     }
 }

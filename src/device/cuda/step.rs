@@ -29,15 +29,16 @@ use crate::base::{Error, Result};
 use crate::device::attend::AttendWork;
 use crate::device::cpu::{check_head, check_norm, check_shape, check_step};
 use crate::device::head::{HeadRow, Said};
-use crate::device::speculation::{Fetch, Look, Seen, Watched, Watcher};
+use crate::device::speculation::{Fetch, Look, Watcher};
 use crate::device::tiers::Link;
 use crate::device::weight::{LayerWeights, Weight, Weights};
 use crate::device::{Device, RopeLayout, Shape, Step, Times};
 use crate::kv::{PAGE_TOKENS, Slot};
 use cudarc::driver::CudaEvent;
-use half::{bf16, f16};
 use std::ffi::c_void;
 use std::time::Instant;
+
+mod guess;
 
 /// Rows of a step: enough for prompts to be bound by arithmetic.
 pub const STEP_ROWS: usize = 1024;
@@ -361,76 +362,6 @@ impl CudaDevice {
         args.launch(&self.gpu, self.kernels.norm, 0, rows, self.begin)
     }
 
-    /// Guesses the queries of a layer from `x` as it is now, which lacks nothing.
-    fn guess(&mut self, layer: usize) -> Result<()> {
-        let n = running(&mut self.running)?.n;
-        let width = self.shape.heads * self.shape.head_size;
-        self.gpu.grow(&mut self.room.guess_normed, n as usize * self.shape.hidden * 2)?;
-        self.gpu.grow(&mut self.room.guess, n as usize * width * 2)?;
-        let mut norm = self.norm_args(self.layers[layer].attn_norm.pointer())?;
-        (norm.out, norm.splits) = (there(&self.room.guess_normed)?.pointer(), 0);
-        norm.launch(&self.gpu, self.kernels.norm, 0, n, self.begin)?;
-        let Self { gpu, layers, products, room, shape, .. } = self;
-        let (query, part) = (&layers[layer].query, there(&room.part)?);
-        let splits = products.partial(gpu, query, there(&room.guess_normed)?, n, false, part)?;
-        let running = running(&mut self.running)?;
-        let mut args = RotateArgs {
-            part: part.pointer(),
-            frequencies: self.frequencies.pointer(),
-            positions: running.positions,
-            slots: running.slots,
-            q: there(&room.guess)?.pointer(),
-            kv: 0,
-            n,
-            splits,
-            heads: shape.heads as u32,
-            // Queries alone are turned, so that nothing is written at the slots.
-            kv_heads: 0,
-            head_size: shape.head_size as u32,
-        };
-        let grid = (n, (query.rows / 2).div_ceil(256), 1);
-        let launch = Launch { grid, threads: 256, shared_bytes: 0, begin: self.begin };
-        // SAFETY: the kernel takes one `Rotate`.
-        unsafe { gpu.launch(self.kernels.rotate, launch, &mut [(&raw mut args).cast()]) }
-    }
-
-    /// Guesses the queries of a layer, where its rows are chosen by them at this time, and chooses.
-    fn look_ahead(&mut self, layer: usize, look: Look) -> Result<()> {
-        if self.selecting.as_ref().and_then(|s| s.look(layer)) != Some(look) {
-            return Ok(());
-        }
-        self.guess(layer)?;
-        let Self { gpu, selecting, store, room, .. } = self;
-        let q = there(&room.guess)?.pointer();
-        selecting.as_mut().map_or(Ok(()), |selecting| selecting.choose(gpu, store, layer, q))
-    }
-
-    /// Numbers of the first rows of a buffer, widened.
-    fn numbers(&self, buffer: &Buffer, count: usize) -> Result<Vec<f32>> {
-        Ok(widen(self.number, &self.gpu.download(buffer, count)?))
-    }
-
-    /// Tells a watcher what the layer sees.
-    fn tell(&mut self, layer: usize, guess: &[f32]) -> Result<()> {
-        let n = running(&mut self.running)?.n as usize;
-        let (d, kv_heads) = (self.shape.head_size, self.shape.kv_heads);
-        let q = self.numbers(there(&self.room.q)?, n * self.shape.heads * d)?;
-        let pages = self.store.download(&self.gpu, layer, self.watched_pages)?;
-        let mut keys = Vec::with_capacity(n * kv_heads * d);
-        for &slot in &self.watched_slots {
-            for head in 0..kv_heads {
-                let (page, offset) = (slot as usize / PAGE_TOKENS, slot as usize % PAGE_TOKENS);
-                let at = ((page * kv_heads + head) * 2 * PAGE_TOKENS + offset) * d;
-                keys.extend_from_slice(&pages[at..at + d]);
-            }
-        }
-        let k = widen(self.number, &keys);
-        if let Some(watcher) = &mut self.watcher {
-            watcher(&Seen { layer, q: &q, guess, k: &k });
-        }
-        Ok(())
-    }
-
     /// Reads what is known of the link, once the step is done.
     fn collect_link(&mut self) -> Result<()> {
         self.store.collect()?;
@@ -449,14 +380,6 @@ impl CudaDevice {
         self.times.attention += attention;
         self.times.products += whole - attention;
         Ok(())
-    }
-}
-
-/// 16-bit numbers of the card as they are on the host.
-fn widen(number: Number, bits: &[u16]) -> Vec<f32> {
-    match number {
-        Number::F16 => bits.iter().map(|&b| f16::from_bits(b).to_f32()).collect(),
-        Number::Bf16 => bits.iter().map(|&b| bf16::from_bits(b).to_f32()).collect(),
     }
 }
 
@@ -525,12 +448,6 @@ impl Marks {
     fn end(&mut self, gpu: &Gpu) -> Result<()> {
         self.set = true;
         gpu.set_mark(&self.whole[1])
-    }
-}
-
-impl Watched for CudaDevice {
-    fn watch(&mut self, watcher: Option<Watcher>) {
-        self.watcher = watcher;
     }
 }
 

@@ -31,8 +31,10 @@ use cudarc::driver::CudaEvent;
 use std::ffi::c_void;
 use std::ops::Range;
 
-/// Arenas that layers take turns in, where there is room: one is filled while the other is read.
-const RING: usize = 2;
+mod layout;
+
+use layout::{Held, Speeds, runs, wanted_pages};
+pub use layout::{Layout, layer_page_bytes, least_bytes};
 
 /// Blocks and threads of kernels that read the host tier: they reach the link's speed, and slow others little.
 const LINK_BLOCKS: u32 = 4;
@@ -43,92 +45,6 @@ const MEASURED_BYTES: usize = 32 << 20;
 
 /// Pages that are copied one by one to see what a copy costs by itself.
 const MEASURED_COPIES: usize = 64;
-
-/// Which arena each layer's K/V lies in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layout {
-    layers: usize,
-    /// The first layers have an arena of their own.
-    pub resident: usize,
-    /// Arenas that the others take turns in.
-    pub ring: usize,
-}
-
-impl Layout {
-    fn whole(layers: usize) -> Self {
-        Self { layers, resident: layers, ring: 0 }
-    }
-
-    /// As many layers resident as `arenas` leave; `None` where there is no arena.
-    pub fn of(layers: usize, arenas: usize) -> Option<Self> {
-        match arenas {
-            0 => None,
-            _ if arenas >= layers => Some(Self::whole(layers)),
-            _ => Some(Self { layers, resident: arenas.saturating_sub(RING), ring: arenas.min(RING) }),
-        }
-    }
-
-    /// The first layers resident, the others in turns.
-    pub fn turns(layers: usize, resident: usize, ring: usize) -> Self {
-        if resident >= layers { Self::whole(layers) } else { Self { layers, resident, ring: ring.max(1) } }
-    }
-
-    pub fn arenas(&self) -> usize {
-        self.resident + self.ring
-    }
-
-    pub fn arena(&self, layer: usize) -> usize {
-        if layer < self.resident { layer } else { self.resident + (layer - self.resident) % self.ring }
-    }
-
-    /// Layers that have no arena of their own.
-    fn fetched(&self) -> Range<usize> {
-        self.resident..self.layers
-    }
-}
-
-/// Bytes of a layer of a page.
-pub fn layer_page_bytes(shape: &Shape) -> usize {
-    2 * PAGE_TOKENS * shape.kv_heads * shape.head_size * 2
-}
-
-/// Bytes that the card's tier needs at least, for a host tier of `pages` pages.
-pub fn least_bytes(pages: usize, shape: &Shape) -> u64 {
-    (pages * layer_page_bytes(shape)) as u64
-}
-
-/// Pages that a step's rows see and that were there before it, in order, once; `begun` in this step are not.
-fn wanted_pages(work: &AttendWork, slots: &[Slot]) -> Vec<u32> {
-    let mut begun: Vec<u32> = slots.iter().filter(|slot| slot.offset == 0).map(|slot| slot.page.0).collect();
-    begun.sort_unstable();
-    let mut pages = work.pages.clone();
-    pages.sort_unstable();
-    pages.dedup();
-    pages.retain(|page| begun.binary_search(page).is_err());
-    pages
-}
-
-/// Runs of neighbours in rising numbers.
-fn runs(pages: &[u32]) -> Vec<Range<u32>> {
-    pages.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[0] + run.len() as u32).collect()
-}
-
-/// How fast the ways to fetch are, as measured when the tier was made.
-#[derive(Debug, Clone, Copy, PartialEq)]
-struct Speeds {
-    /// Seconds that a copy takes by itself, and a byte of it.
-    copy: f64,
-    copy_byte: f64,
-    /// A byte of the kernel that reads the host tier in place.
-    gather_byte: f64,
-}
-
-impl Speeds {
-    /// Whether the kernel is quicker than so many copies.
-    fn gathers(&self, copies: usize, bytes: usize) -> bool {
-        self.gather_byte * (bytes as f64) < self.copy * copies as f64 + self.copy_byte * bytes as f64
-    }
-}
 
 struct Kernels {
     gather_pages: Function,
@@ -144,28 +60,6 @@ struct WriteBackArgs {
     to_slots: u64,
     kv_heads: u32,
     pieces: u32,
-}
-
-/// A layer's pages in an arena that others take too.
-struct Held {
-    layer: Option<usize>,
-    pages: Vec<bool>,
-    count: u64,
-}
-
-impl Held {
-    /// Whether the arena has all these pages of a layer.
-    fn has(&self, layer: usize, pages: &[u32]) -> bool {
-        self.layer == Some(layer) && pages.iter().all(|&page| self.pages[page as usize])
-    }
-
-    /// The arena has these pages of a layer, and of no other; how many went for them.
-    fn hold(&mut self, layer: usize, pages: &[u32]) -> u64 {
-        self.layer = Some(layer);
-        self.pages.fill(false);
-        pages.iter().for_each(|&page| self.pages[page as usize] = true);
-        std::mem::replace(&mut self.count, pages.len() as u64)
-    }
 }
 
 struct Arena {
@@ -364,9 +258,7 @@ impl Store {
             entry: mark()?,
             turns: [turn()?, turn()?],
             turn: 0,
-            held: (0..self.layout.ring)
-                .map(|_| Held { layer: None, pages: vec![false; self.pages], count: 0 })
-                .collect(),
+            held: (0..self.layout.ring).map(|_| Held::new(self.pages)).collect(),
             fresh: [None, None],
             fresh_order: [order(0)?, order(1)?],
             link,
@@ -518,11 +410,11 @@ impl Store {
         let held = &mut tier.held[at - layout.resident];
         if held.has(layer, &turn.pages) {
             tier.link.hits += pages as u64;
-            turn.begun.iter().for_each(|&page| held.pages[page as usize] = true);
+            held.begin(&turn.begun);
             return Ok(());
         }
         tier.link.evictions += held.hold(layer, &turn.pages);
-        turn.begun.iter().for_each(|&page| held.pages[page as usize] = true);
+        held.begin(&turn.begun);
         tier.down.wait_for(&order.read)?;
         tier.down.wait_for(&order.written)?;
         if pages == 0 {
@@ -700,58 +592,5 @@ impl Tier {
             self.link.waited_seconds += self.down.microseconds(&marks.wait, &marks.waited)? * 1e-6;
         }
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::kv::PageId;
-
-    #[test]
-    fn layers_that_take_turns_never_share_an_arena_with_a_neighbour() {
-        for layers in 1..9 {
-            for arenas in 0..12 {
-                let Some(layout) = Layout::of(layers, arenas) else {
-                    assert_eq!(arenas, 0, "one arena is enough for {layers} layers");
-                    continue;
-                };
-                assert!(layout.arenas() <= arenas, "{layout:?} takes no more than {arenas}");
-                for layer in 0..layers {
-                    assert!(layout.arena(layer) < layout.arenas());
-                    let alone = (0..layers).filter(|&l| layout.arena(l) == layout.arena(layer)).count() == 1;
-                    assert!(layout.fetched().contains(&layer) || alone, "{layout:?} layer {layer}");
-                    let shared = layer > 0 && layout.arena(layer) == layout.arena(layer - 1);
-                    assert!(!shared || arenas == 1, "{layout:?} layer {layer}");
-                }
-            }
-        }
-    }
-
-    #[test]
-    fn pages_are_wanted_once_unless_they_begin_with_the_step() {
-        let work = AttendWork { pages: vec![4, 5, 9, 4, 2, 7, 5, 8], ..AttendWork::default() };
-        let slot = |page, offset| Slot { page: PageId(page), offset };
-        let pages = wanted_pages(&work, &[slot(9, 3), slot(7, 0), slot(7, 1)]);
-        assert_eq!(pages, [2, 4, 5, 8, 9]);
-        assert_eq!(runs(&pages), [2..3, 4..6, 8..10]);
-        assert!(runs(&[]).is_empty());
-    }
-
-    #[test]
-    fn an_arena_knows_which_layer_and_pages_it_has() {
-        let mut held = Held { layer: None, pages: vec![false; 9], count: 0 };
-        assert!(!held.has(0, &[]));
-        assert_eq!(held.hold(2, &[1, 4]), 0);
-        held.pages[7] = true;
-        assert!(held.has(2, &[1, 7]) && !held.has(2, &[1, 5]) && !held.has(1, &[1]));
-        assert_eq!(held.hold(3, &[5]), 2);
-        assert!(held.has(3, &[5]) && !held.has(3, &[1]));
-    }
-
-    #[test]
-    fn many_small_copies_are_left_to_the_kernel() {
-        let speeds = Speeds { copy: 3e-6, copy_byte: 1.0 / 55e9, gather_byte: 1.0 / 50e9 };
-        assert!(!speeds.gathers(1, 64 << 20) && speeds.gathers(500, 500 << 16));
     }
 }

@@ -1,5 +1,6 @@
 //! All invariants of the token tree in one place, recomputed from the segments. Linear in segments, pages and branches
-//! (but for the search of the eviction queue): every run ends with it.
+//! (but for the search of the eviction queue): every run ends with it, in release builds too. Of runs of 500 thoughts on the tiny
+//! random model, with 2,048 pages, it takes 0.8 % of the processor time (`perf record`).
 
 use super::{SegmentId, TokenTree};
 use crate::kv::pages_of;

@@ -255,6 +255,16 @@ fn what_a_branch_has_on_the_device_is_told_where_not_all_is_there() {
 }
 
 #[test]
+fn what_was_given_back_before_a_check_is_shown_after_it() {
+    let lm = EngineLm::start(crate::model::random::open("tiny", 0).unwrap(), &options()).unwrap();
+    let done = collect(lm.generate(ask(tokens(&[5, 6, 7, 8, 9]), 4))).unwrap();
+    assert!(lm.counters().kv.unwrap().tokens_stored > 0);
+    drop(done);
+    lm.check().blocking_recv().unwrap().unwrap();
+    assert_eq!(lm.counters().kv.unwrap().tokens_stored, 0);
+}
+
+#[test]
 fn k_v_moves_as_the_search_expects_and_not_only_when_rows_see_it() {
     let options = EngineOptions {
         kv_budget: Some(Size::Bytes(2 << 20)),

@@ -1,9 +1,10 @@
 //! Templates of real models render as Transformers renders them; bad ones are refused with their line.
 
 use super::*;
+use crate::base::testing::thread_time;
 use crate::model::testing::cases;
 use proptest::prelude::*;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn template(source: &str) -> ChatTemplate {
     ChatTemplate::new(source, "<s>", "</s>", "test.jinja").unwrap()
@@ -89,7 +90,7 @@ fn bad_templates_are_refused_with_line_and_remedy() {
 
 #[test]
 fn endless_and_endlessly_writing_templates_stop() {
-    let start = Instant::now();
+    let start = thread_time();
     let endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% for c in range(99999) %}{% endfor %}{% endfor %}{% endfor %}";
     assert!(refused(endless).contains("without end"));
     let writing = "{% set x = 'y' * 9000000 %}{{ x }}{{ x }}";
@@ -98,7 +99,8 @@ fn endless_and_endlessly_writing_templates_stop() {
     assert!(!refused(deep).is_empty());
     let growing = "{% set ns = namespace(x='y') %}{% for a in range(99999) %}{% set ns.x = ns.x ~ ns.x %}{% endfor %}z";
     assert!(!refused(growing).is_empty());
-    assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
+    let took = thread_time() - start;
+    assert!(took < Duration::from_secs(20), "{took:?}");
     // A prompt as long as any context is no such thing.
     let long = "x ".repeat(500_000);
     let through = template("{% for m in messages %}{{ '[' + m.content.strip() | trim + ']' }}{% endfor %}");

@@ -166,12 +166,21 @@ fn mentions(json: &Value, kind: &str) -> bool {
     }
 }
 
-/// What a template puts around texts must be declared: the library looks it up without asking whether it is there.
+/// What a template puts around texts must be declared, and a template for one text must not name a second: the library looks
+/// both up without asking whether they are there.
 fn check_templates(json: &Value) -> Result<()> {
     if let Value::Array(list) = json {
         return list.iter().try_for_each(check_templates);
     }
     let Value::Object(map) = json else { return Ok(()) };
+    let single = map.get("single").and_then(Value::as_array).into_iter().flatten();
+    let mut sequences = single.filter_map(|piece| piece["Sequence"]["id"].as_str());
+    if let Some(name) = sequences.find(|&name| name != "A") {
+        let name = sanitize_line(name);
+        return Err(Error::input(format!(
+            "its post-processor puts a text `{name}` where there is one text alone, `A`"
+        )));
+    }
     for pieces in [map.get("single"), map.get("pair")].into_iter().flatten().filter_map(Value::as_array) {
         for name in pieces.iter().filter_map(|piece| piece["SpecialToken"]["id"].as_str()) {
             let declared = &json["special_tokens"][name];

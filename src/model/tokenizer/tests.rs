@@ -264,6 +264,14 @@ fn hostile_tokenizer_files_are_refused() {
         let nested = format!(r#", "post_processor": {{"type": "Sequence", "processors": [{template}]}}"#);
         check(&with(model, &nested), "`<s>`");
     }
+    // And on a second text in the template for one.
+    for second in ["B", "C", ""] {
+        let template = format!(
+            r#"{{"type": "TemplateProcessing", "single": [{{"Sequence": {{"id": "{second}", "type_id": 0}}}}], "pair": [], "special_tokens": {{}}}}"#
+        );
+        let model = r#"{"type": "BPE", "vocab": {"a": 0}, "merges": []}"#;
+        check(&with(model, &format!(r#", "post_processor": {template}"#)), &format!("a text `{second}`"));
+    }
     check(&"[".repeat(100_000), "cannot be read");
 }
 

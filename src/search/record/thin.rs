@@ -5,7 +5,7 @@ use crate::lm::Counters;
 use crate::search::event::Event;
 
 /// Bytes that are kept however little else there is.
-const AT_LEAST: usize = 64 << 10;
+const AT_LEAST: usize = 16 << 10;
 /// Beyond that one byte for so many others.
 const SHARE: usize = 8;
 

@@ -305,8 +305,9 @@ pub fn link(canvas: &mut Canvas<'_>, run: &RunScreen, area: Rect) {
             };
             lines.value_and("overlap", &value, &note);
         }
-        if let (Some(share), Some(missed)) = (link.attended_share(), link.missed()) {
-            let note = format!("of the past read, {:.1} % of the weight missed", 100.0 * missed);
+        if let Some(share) = link.attended_share() {
+            let missed = link.missed().map(|missed| format!(", {:.1} % of the weight missed", 100.0 * missed));
+            let note = format!("of the past read{}", missed.unwrap_or_default());
             lines.value_and("selected", &format!("{:.1} %", 100.0 * share), &note);
         }
         lines.value_and(

@@ -21,7 +21,7 @@ const HARD: [&str; 8] = [
 ];
 
 /// The cells of a picture's border columns: any that is not a border sign is a hole.
-fn check_borders(app: &mut App) -> Buffer {
+pub fn check_borders(app: &mut App) -> Buffer {
     let (buffer, _) = picture(app);
     let arrangement = app.arrangement().unwrap();
     for (pane, rect) in &arrangement.panes {

@@ -1,0 +1,103 @@
+//! The parameter blocks of `kernels/select.cu`.
+
+/// `Run` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct RunArgs {
+    pub row: u32,
+    pub start: u32,
+    pub len: u32,
+    pub page: u32,
+}
+
+/// `Select` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SelectArgs {
+    pub q: u64,
+    pub basis: u64,
+    pub codes: u64,
+    pub scales: u64,
+    pub projected: u64,
+    pub runs: u64,
+    pub slot_of: u64,
+    pub scores: u64,
+    pub tops: u64,
+    pub within: u64,
+    pub keys: u64,
+    pub batch_row: u64,
+    pub positions: u64,
+    pub caps: u64,
+    pub lists: u64,
+    pub counts: u64,
+    pub bits: u64,
+    pub starts: u64,
+    pub total: u64,
+    pub items: u64,
+    pub told: u64,
+    pub alpha: f32,
+    pub scale: f32,
+    pub rows: u32,
+    pub run_count: u32,
+    pub group: u32,
+    pub kv_heads: u32,
+    pub head_size: u32,
+    pub columns: u32,
+    pub pairs: u32,
+    pub pages: u32,
+    pub stride: u32,
+    pub list_stride: u32,
+    pub capacity: u32,
+    pub all: u32,
+}
+
+#[repr(C)]
+pub struct PutArgs {
+    pub kv: u64,
+    pub from_slots: u64,
+    pub to_slots: u64,
+    pub basis: u64,
+    pub codes: u64,
+    pub scales: u64,
+    pub kv_heads: u32,
+    pub head_size: u32,
+    pub columns: u32,
+    pub pairs: u32,
+}
+
+#[repr(C)]
+pub struct GatherArgs {
+    pub host: u64,
+    pub stage: u64,
+    pub total: u64,
+    pub items: u64,
+    pub told: u64,
+    pub capacity: u32,
+    pub kv_heads: u32,
+    pub pieces: u32,
+}
+
+#[repr(C)]
+pub struct AttendArgs {
+    pub q: u64,
+    pub out: u64,
+    pub batch_row: u64,
+    pub lists: u64,
+    pub counts: u64,
+    pub bits: u64,
+    pub starts: u64,
+    pub stage: u64,
+    pub layer: u64,
+    pub own: u64,
+    pub own_slots: u64,
+    pub told: u64,
+    pub part: u64,
+    pub group: u32,
+    pub kv_heads: u32,
+    pub head_size: u32,
+    pub pages: u32,
+    pub list_stride: u32,
+    pub capacity: u32,
+    pub parts: u32,
+    pub scale_log2: f32,
+}

@@ -1,0 +1,93 @@
+//! Queries of a layer guessed before it, and what a watcher is told of every layer.
+
+use super::{Buffer, CudaDevice, Launch, Number, RotateArgs, running, there};
+use crate::base::Result;
+use crate::device::speculation::{Look, Seen, Watched, Watcher};
+use crate::kv::PAGE_TOKENS;
+use half::{bf16, f16};
+
+impl CudaDevice {
+    /// Guesses the queries of a layer from `x` as it is now, which lacks nothing.
+    pub(super) fn guess(&mut self, layer: usize) -> Result<()> {
+        let n = running(&mut self.running)?.n;
+        let width = self.shape.heads * self.shape.head_size;
+        self.gpu.grow(&mut self.room.guess_normed, n as usize * self.shape.hidden * 2)?;
+        self.gpu.grow(&mut self.room.guess, n as usize * width * 2)?;
+        let mut norm = self.norm_args(self.layers[layer].attn_norm.pointer())?;
+        (norm.out, norm.splits) = (there(&self.room.guess_normed)?.pointer(), 0);
+        norm.launch(&self.gpu, self.kernels.norm, 0, n, self.begin)?;
+        let Self { gpu, layers, products, room, shape, .. } = self;
+        let (query, part) = (&layers[layer].query, there(&room.part)?);
+        let splits = products.partial(gpu, query, there(&room.guess_normed)?, n, false, part)?;
+        let running = running(&mut self.running)?;
+        let mut args = RotateArgs {
+            part: part.pointer(),
+            frequencies: self.frequencies.pointer(),
+            positions: running.positions,
+            slots: running.slots,
+            q: there(&room.guess)?.pointer(),
+            kv: 0,
+            n,
+            splits,
+            heads: shape.heads as u32,
+            // Queries alone are turned, so that nothing is written at the slots.
+            kv_heads: 0,
+            head_size: shape.head_size as u32,
+        };
+        let grid = (n, (query.rows / 2).div_ceil(256), 1);
+        let launch = Launch { grid, threads: 256, shared_bytes: 0, begin: self.begin };
+        // SAFETY: the kernel takes one `Rotate`.
+        unsafe { gpu.launch(self.kernels.rotate, launch, &mut [(&raw mut args).cast()]) }
+    }
+
+    /// Guesses the queries of a layer, where its rows are chosen by them at this time, and chooses.
+    pub(super) fn look_ahead(&mut self, layer: usize, look: Look) -> Result<()> {
+        if self.selecting.as_ref().and_then(|s| s.look(layer)) != Some(look) {
+            return Ok(());
+        }
+        self.guess(layer)?;
+        let Self { gpu, selecting, store, room, .. } = self;
+        let q = there(&room.guess)?.pointer();
+        selecting.as_mut().map_or(Ok(()), |selecting| selecting.choose(gpu, store, layer, q))
+    }
+
+    /// Numbers of the first rows of a buffer, widened.
+    pub(super) fn numbers(&self, buffer: &Buffer, count: usize) -> Result<Vec<f32>> {
+        Ok(widen(self.number, &self.gpu.download(buffer, count)?))
+    }
+
+    /// Tells a watcher what the layer sees.
+    pub(super) fn tell(&mut self, layer: usize, guess: &[f32]) -> Result<()> {
+        let n = running(&mut self.running)?.n as usize;
+        let (d, kv_heads) = (self.shape.head_size, self.shape.kv_heads);
+        let q = self.numbers(there(&self.room.q)?, n * self.shape.heads * d)?;
+        let pages = self.store.download(&self.gpu, layer, self.watched_pages)?;
+        let mut keys = Vec::with_capacity(n * kv_heads * d);
+        for &slot in &self.watched_slots {
+            for head in 0..kv_heads {
+                let (page, offset) = (slot as usize / PAGE_TOKENS, slot as usize % PAGE_TOKENS);
+                let at = ((page * kv_heads + head) * 2 * PAGE_TOKENS + offset) * d;
+                keys.extend_from_slice(&pages[at..at + d]);
+            }
+        }
+        let k = widen(self.number, &keys);
+        if let Some(watcher) = &mut self.watcher {
+            watcher(&Seen { layer, q: &q, guess, k: &k });
+        }
+        Ok(())
+    }
+}
+
+impl Watched for CudaDevice {
+    fn watch(&mut self, watcher: Option<Watcher>) {
+        self.watcher = watcher;
+    }
+}
+
+/// 16-bit numbers of the card as they are on the host.
+fn widen(number: Number, bits: &[u16]) -> Vec<f32> {
+    match number {
+        Number::F16 => bits.iter().map(|&b| f16::from_bits(b).to_f32()).collect(),
+        Number::Bf16 => bits.iter().map(|&b| bf16::from_bits(b).to_f32()).collect(),
+    }
+}

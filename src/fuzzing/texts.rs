@@ -9,7 +9,7 @@ use crate::lm::{Constraint, Judgement};
 use crate::model::template::{ChatTemplate, Message};
 use crate::search::controller::generate::listed;
 use crate::search::evaluate::reply::{self, Scale};
-use crate::strategy::fault::Severity;
+use crate::strategy::fault::{Severity, lines};
 use crate::strategy::parse;
 use crate::strategy::prompt;
 use crate::strategy::source::Home;
@@ -36,7 +36,7 @@ pub fn strategy(bytes: &[u8]) {
     assert_eq!(parsed.strategy.is_none(), errors > 0, "a strategy, or errors");
     for fault in &parsed.faults {
         let line = fault.span.line;
-        assert!(line >= 1 && line <= text.lines().count() + 2, "a fault lies inside the file: {fault}");
+        assert!(line >= 1 && line <= lines(text).count() + 2, "a fault lies inside the file: {fault}");
     }
     let Some(strategy) = parsed.strategy else { return };
     let _ = estimate::estimate(&strategy);

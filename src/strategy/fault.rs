@@ -65,8 +65,13 @@ pub fn to_result(faults: &[Fault]) -> Result<()> {
 /// Characters of a long line that are shown around the fault.
 const SHOWN: usize = 100;
 
+/// Lines as YAML counts them: a carriage return alone ends one too.
+pub fn lines(text: &str) -> impl Iterator<Item = &str> {
+    text.split('\n').flat_map(|line| line.strip_suffix('\r').unwrap_or(line).split('\r'))
+}
+
 fn snippet(text: &str, span: Span) -> String {
-    let Some(line) = text.lines().nth(span.line.saturating_sub(1)) else { return String::new() };
+    let Some(line) = lines(text).nth(span.line.saturating_sub(1)) else { return String::new() };
     let start = span.column.saturating_sub(1);
     // A long line is cut so that the fault stays in view.
     let skip = if start > SHOWN - 20 { start - 20 } else { 0 };
@@ -97,6 +102,9 @@ mod tests {
         assert_eq!(shown("a: 1\nbc: 2", 2, 1, 2), "f.yaml:2:1: bad\n  2 | bc: 2\n    | ^^");
         assert_eq!(shown("字: é x", 1, 4, 1), "f.yaml:1:4: bad\n  1 | 字: é x\n    |     ^");
         assert_eq!(shown("a", 9, 1, 1), "f.yaml:9:1: bad");
+        // Found by fuzzing: YAML ends a line at a carriage return too.
+        assert_eq!(shown("a\rb\r\nc\n\rd", 3, 1, 1), "f.yaml:3:1: bad\n  3 | c\n    | ^");
+        assert_eq!(shown("a\rb\r\nc\n\rd", 5, 1, 1), "f.yaml:5:1: bad\n  5 | d\n    | ^");
         let long = shown(&format!("{}x", "y".repeat(500)), 1, 501, 1);
         assert!(long.ends_with(&format!("{}^", " ".repeat(20))), "{long}");
         assert!(shown("a\x1b[2Jb", 1, 1, 1).contains("| ab\n"));

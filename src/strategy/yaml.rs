@@ -7,7 +7,7 @@
 //! Refused: more than one document, tags other than the core ones, keys that are no plain text, and input that would
 //! cost more than it says (size, depth and node limits; an alias counts what it copies).
 
-use super::fault::Span;
+use super::fault::{Span, lines};
 use serde_yaml::granit_parser::{Event, Options, Parser, ScalarStyle, Span as RawSpan};
 use std::collections::HashMap;
 
@@ -295,7 +295,7 @@ fn span(text: &str, raw: &RawSpan) -> Span {
         raw.len()
     } else {
         // A span over several lines is marked to the end of its first.
-        let rest = text.lines().nth(line - 1).map_or(0, |line| line.chars().count());
+        let rest = lines(text).nth(line - 1).map_or(0, |line| line.chars().count());
         rest.saturating_sub(raw.start.col())
     };
     Span { line, column: raw.start.col() + 1, len: len.max(1), file: 0 }

@@ -71,6 +71,13 @@ fn unknown_keys_are_errors_with_line_column_caret_and_the_nearest_name() {
 }
 
 #[test]
+fn faults_lie_inside_files_whose_lines_end_in_carriage_returns() {
+    let (lines, returns) = (GOOD.replace("keep: 2", "kep: 2"), GOOD.replace("keep: 2", "kep: 2").replace('\n', "\r"));
+    assert_eq!(shown(&read(&returns).faults), shown(&read(&lines).faults));
+    check(&returns, 5, 50, "did you mean `keep`?");
+}
+
+#[test]
 fn duplicate_keys_name_both_lines() {
     check(&with("  n: 3\n", "  n: 3\n  n: 4\n"), 9, 3, "key `n` stands twice: on line 8 and on line 9");
 }

@@ -214,7 +214,11 @@ fn a_lost_connection_saves_the_record_and_the_run_goes_on_from_it() {
     let Some(tmux) = Tmux::open("screen-256color") else { return };
     tmux.place.write("long.yaml", LONG);
     tmux.totara("solve --model random:tiny --strategy long.yaml --size 4");
-    tmux.wait_for("#2");
+    // The title counts them; their numbers have no room beside such texts.
+    let thoughts = |text: &str| -> Option<usize> {
+        text.split_once(" thoughts")?.0.split_whitespace().next_back()?.replace(',', "").parse().ok()
+    };
+    tmux.wait_until("two thoughts", |text| thoughts(text) >= Some(2));
     // As when an ssh connection goes: the terminal is gone, and the program gets SIGHUP.
     tmux.tmux(&["kill-session"]);
     let record = tmux.place.path("state/runs");

@@ -55,6 +55,11 @@ impl RunState {
     /// Shows the newest counters, however soon after the last ones. True where something changed.
     pub fn show_counters(&mut self, now: f64) -> bool {
         let Some(new) = self.pending.take() else { return false };
+        if self.shown_at.is_some() && new == self.counters {
+            // Lines that go on while nothing happens would keep a paused screen writing.
+            self.shown_at = Some(now);
+            return false;
+        }
         if let (Some(old), Some(new), Some(at)) = (self.counters.link, new.link, self.shown_at)
             && now > at
         {

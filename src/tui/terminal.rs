@@ -7,6 +7,7 @@ use crossterm::event::{DisableBracketedPaste, DisableMouseCapture, EnableBracket
 use crossterm::style::{Attribute, SetAttribute};
 use crossterm::terminal::{EnterAlternateScreen, LeaveAlternateScreen, disable_raw_mode, enable_raw_mode};
 use crossterm::{cursor, queue};
+use ratatui::backend::{Backend, CrosstermBackend};
 use std::io::{self, Write};
 use std::panic;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -100,7 +101,7 @@ impl Guard {
     }
 
     pub fn writer(&self) -> FrameWriter {
-        FrameWriter { shared: Arc::clone(&self.shared), buffer: Vec::new() }
+        FrameWriter { shared: Arc::clone(&self.shared), buffer: Vec::new(), unchanged: unchanged() }
     }
 
     /// Bytes written to the terminal so far.
@@ -161,6 +162,18 @@ impl Drop for Guard {
 pub struct FrameWriter {
     shared: Arc<Shared>,
     buffer: Vec<u8>,
+    /// What a frame without any change is made of.
+    unchanged: Vec<u8>,
+}
+
+/// The bytes of a frame in which no cell changes: the pen is reset and the cursor hidden, as they are already. Such a
+/// frame is not written, so that a screen on which nothing moves is silent.
+fn unchanged() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut backend = CrosstermBackend::new(&mut bytes);
+    // Writing to memory cannot fail.
+    let _ = backend.draw(std::iter::empty()).and_then(|()| backend.hide_cursor());
+    bytes
 }
 
 impl Write for FrameWriter {
@@ -170,7 +183,8 @@ impl Write for FrameWriter {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        if self.buffer.is_empty() {
+        if self.buffer.is_empty() || self.buffer == self.unchanged {
+            self.buffer.clear();
             return Ok(());
         }
         let bytes = std::mem::take(&mut self.buffer);
@@ -201,5 +215,44 @@ fn write_all(mut bytes: &[u8]) -> io::Result<()> {
             Err(e) if e.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(Duration::from_millis(5)),
             done => return done,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ratatui::layout::Rect;
+    use ratatui::widgets::Paragraph;
+    use ratatui::{Terminal, TerminalOptions, Viewport};
+
+    /// Frames as the writer gets them, one by one.
+    #[derive(Default)]
+    struct Frames(Vec<u8>, Arc<Mutex<Vec<Vec<u8>>>>);
+
+    impl Write for Frames {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.1.lock().unwrap().push(std::mem::take(&mut self.0));
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_frame_without_changes_is_known_by_its_bytes_and_no_other_is() {
+        let frames = Arc::default();
+        let backend = CrosstermBackend::new(Frames(Vec::new(), Arc::clone(&frames)));
+        let viewport = Viewport::Fixed(Rect::new(0, 0, 20, 2));
+        let mut terminal = Terminal::with_options(backend, TerminalOptions { viewport }).unwrap();
+        let kinds: Vec<bool> = ["a", "a", "b", "b", " ", " "]
+            .map(|text| {
+                frames.lock().unwrap().clear();
+                terminal.draw(|frame| frame.render_widget(Paragraph::new(text), frame.area())).unwrap();
+                frames.lock().unwrap().concat() == unchanged()
+            })
+            .to_vec();
+        assert_eq!(kinds, [false, true, false, true, false, true]);
     }
 }

@@ -6,7 +6,7 @@
 //! | `ptx.rs` | the kernels of `kernels/`, compiled ahead |
 //! | `work.rs` | what a plan for the attention kernels looks like |
 //! | `attend.rs` | one step's attention: kernel, loaded plan, launch |
-//! | `step.rs` | a whole Llama step: [`step::CudaDevice`] |
+//! | `step.rs` | a whole Llama step: [`step::CudaDevice`]; `step/` its launches, what a model brings, times |
 //! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one |
 //! | `selecting.rs` | attention over selected tokens, which alone come from the host tier |
 //! | `head.rs` | logits: what is told of them |

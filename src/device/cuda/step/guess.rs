@@ -1,6 +1,7 @@
 //! Queries of a layer guessed before it, and what a watcher is told of every layer.
 
-use super::{Buffer, CudaDevice, Launch, Number, RotateArgs, running, there};
+use super::launch::RotateArgs;
+use super::{Buffer, CudaDevice, Number, running, there};
 use crate::base::Result;
 use crate::device::speculation::{Look, Seen, Watched, Watcher};
 use crate::kv::PAGE_TOKENS;
@@ -15,12 +16,12 @@ impl CudaDevice {
         self.gpu.grow(&mut self.room.guess, n as usize * width * 2)?;
         let mut norm = self.norm_args(self.layers[layer].attn_norm.pointer())?;
         (norm.out, norm.splits) = (there(&self.room.guess_normed)?.pointer(), 0);
-        norm.launch(&self.gpu, self.kernels.norm, 0, n, self.begin)?;
+        self.kernels.norm(&self.gpu, norm, n, self.begin)?;
         let Self { gpu, layers, products, room, shape, .. } = self;
         let (query, part) = (&layers[layer].query, there(&room.part)?);
         let splits = products.partial(gpu, query, there(&room.guess_normed)?, n, false, part)?;
         let running = running(&mut self.running)?;
-        let mut args = RotateArgs {
+        let args = RotateArgs {
             part: part.pointer(),
             frequencies: self.frequencies.pointer(),
             positions: running.positions,
@@ -34,10 +35,7 @@ impl CudaDevice {
             kv_heads: 0,
             head_size: shape.head_size as u32,
         };
-        let grid = (n, (query.rows / 2).div_ceil(256), 1);
-        let launch = Launch { grid, threads: 256, shared_bytes: 0, begin: self.begin };
-        // SAFETY: the kernel takes one `Rotate`.
-        unsafe { gpu.launch(self.kernels.rotate, launch, &mut [(&raw mut args).cast()]) }
+        self.kernels.rotate(gpu, args, self.begin)
     }
 
     /// Guesses the queries of a layer, where its rows are chosen by them at this time, and chooses.

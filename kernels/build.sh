@@ -47,9 +47,11 @@ for source in product step; do  # not of the attention kernels' sources: a hash 
     compile "$source.cu" $target "${source}_bf16$suffix" -DKERNEL_TYPE=Bf16
   done
 done
-hash=$(own_hash select.cu)
-for type in F16 Bf16; do
-  compile select.cu 80 "select_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"
+for source in select int4; do
+  hash=$(own_hash "$source.cu")
+  for type in F16 Bf16; do
+    compile "$source.cu" 80 "${source}_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"
+  done
 done
 for source in head offload; do
   hash=$(own_hash "$source.cu")

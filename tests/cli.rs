@@ -117,6 +117,17 @@ fn a_selftest_that_finds_a_fault_ends_with_code_1_and_names_the_kernel() {
     assert!(!wrong.is_empty() && wrong.iter().all(faulty), "{}", run.err);
     assert!(!right.iter().any(faulty), "{}", run.err);
     run.exits(1);
+    // A card's kernel by name changes nothing where no card is, and what is no kernel is refused.
+    let named = |name: &str| {
+        let mut command = place.totara(&["doctor", "--selftest", "--json"]);
+        common::Run::of(command.env("TOTARA_SELFTEST_FAULT", name).output().expect("the program starts"))
+    };
+    let run = named("packint4").exits(2);
+    assert!(run.err.contains("pack_int4"), "{}", run.err);
+    let run = named("pack_int4");
+    let (wrong, card): (Vec<_>, Vec<_>) = run.rows().into_iter().partition(|row| row["ok"] == false);
+    let of_card = |rows: &[Value]| rows.iter().any(|row| row["kernel"].as_str().is_some_and(|k| k.contains("int4")));
+    assert!(of_card(&wrong) || wrong.is_empty() && !of_card(&card), "{}", run.err);
 }
 
 /// Everything that can be wrong around the program has its line, and the line says what to do.

@@ -2,74 +2,24 @@
 
 use super::args::{Common, DoctorArgs};
 use super::{out, solve};
-use crate::attention;
-use crate::attention::cuda_plan::{self, Cutting};
 use crate::base::size::{Human, free_ram};
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
-use crate::bench::{self, link};
+use crate::bench::link;
 use crate::device::cpu::{default_threads, simd::Simd};
 use crate::device::cuda::driver::{self, Gpu};
-use crate::device::cuda::{self, step::Planning};
-use crate::device::picks::Choose;
-use crate::device::selftest;
 use crate::model::list::{self, State};
 use crate::model::store;
-use crate::offload::select::Select;
 use crate::search::record;
 use crate::tui::{ScreenOptions, ThemeName};
 use serde_json::json;
 use std::io::IsTerminal;
 use std::path::Path;
 
+mod selftest;
+
 pub fn run(common: &Common, args: &DoctorArgs) -> Result<u8> {
-    if args.selftest { self_test(common) } else { look(common) }
-}
-
-/// One line of the selftest: kernel, shape, largest error, whether it is right.
-type Line = (String, String, f64, bool);
-
-/// Runs every kernel of this build that this machine can run. `TOTARA_SELFTEST_FAULT=1` falsifies something under each
-/// group, so that the check itself can be checked.
-fn self_test(common: &Common) -> Result<u8> {
-    let fault = std::env::var_os("TOTARA_SELFTEST_FAULT").is_some();
-    let mut rows = selftest::products(fault)?;
-    match cards(common) {
-        Ok(ordinal) => {
-            let gpu = Gpu::open(ordinal)?;
-            rows.extend(cuda::selftest::products(&gpu, fault)?);
-            rows.extend(cuda::selftest::heads(&gpu, fault)?);
-            rows.extend(bench::cuda::selftest::run(&gpu, fault)?);
-            let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
-            rows.extend(cuda::selftest::steps(ordinal, planning, fault)?);
-            rows.extend(cuda::selftest::offload::full(ordinal, planning, fault)?);
-            let choosing =
-                |alpha, max_fetch| -> Box<dyn Choose> { Box::new(Select { alpha, max_fetch, random: false }) };
-            rows.extend(cuda::selftest::select::run(&gpu, &choosing, fault)?);
-            rows.extend(cuda::selftest::offload::selected(ordinal, planning, &choosing, fault)?);
-        }
-        Err(e) if common.quiet => drop(e),
-        Err(e) => out::tell(&format!("the CUDA kernels are skipped: {e}")),
-    }
-    let mut lines: Vec<Line> = rows.into_iter().map(|r| (r.kernel, r.shape, r.max_error, r.ok)).collect();
-    let checks = attention::selftest::run(fault)?;
-    lines.extend(
-        checks.into_iter().map(|c| (format!("{} attention {}", c.kernels, c.method), c.shape, c.max_error, c.ok)),
-    );
-    let mut wrong = 0;
-    for (kernel, shape, max_error, ok) in &lines {
-        wrong += usize::from(!ok);
-        if common.json {
-            out::json(&json!({"kernel": kernel, "shape": shape, "max_error": max_error, "ok": ok}))?;
-        } else {
-            let verdict = if *ok { "ok" } else { "WRONG" };
-            out::line(&format!("{kernel:<36} {shape:<28} {max_error:>10.2e}  {verdict}"))?;
-        }
-    }
-    if !common.quiet {
-        out::tell(&format!("{} kernels and shapes, {wrong} wrong", lines.len()));
-    }
-    Ok(u8::from(wrong > 0))
+    if args.selftest { selftest::run(common) } else { look(common) }
 }
 
 /// The card whose kernels are checked: that of `--device cuda:N`, or the first.

@@ -23,7 +23,7 @@ mod head;
 mod heavy;
 pub mod hot;
 pub(crate) mod input;
-mod int4;
+pub mod int4;
 pub(crate) mod lanes;
 pub(crate) mod ops;
 pub(crate) mod pack;

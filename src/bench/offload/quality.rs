@@ -89,6 +89,8 @@ pub fn run(
             link: Link::default(),
         }));
     }
+    // What a card has kept in four bits is not exact again: nothing comes after that.
+    configs.sort_by_key(|config| config.case.method == Method::Int4);
     let total = windows.tokens() * (configs.len() + 1);
     let (mut done, mut full) = (0, Perplexity::default());
     for window in windows.each() {

@@ -33,6 +33,14 @@ pub fn step(number: Number, early: bool) -> &'static str {
     }
 }
 
+/// K/V in four bits.
+pub fn int4(number: Number) -> &'static str {
+    match number {
+        Number::F16 => ptx!("int4_f16"),
+        Number::Bf16 => ptx!("int4_bf16"),
+    }
+}
+
 /// Attention over selected tokens.
 pub fn select(number: Number) -> &'static str {
     match number {
@@ -108,9 +116,13 @@ mod tests {
                 assert_eq!(text.contains("griddepcontrol.wait"), early, "only kernels that wait may begin early");
             }
         }
-        let [f16, bf16] = [Number::F16, Number::Bf16].map(select);
-        for (source, text) in [("head.cu", HEAD), ("offload.cu", OFFLOAD), ("select.cu", f16), ("select.cu", bf16)] {
+        for (source, text) in [("head.cu", HEAD), ("offload.cu", OFFLOAD)] {
             assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
+        }
+        for (source, text) in [("select.cu", select as fn(Number) -> &'static str), ("int4.cu", int4)] {
+            for number in [Number::F16, Number::Bf16] {
+                assert!(text(number).starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
+            }
         }
     }
 }

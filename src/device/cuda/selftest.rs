@@ -1,6 +1,7 @@
 //! The card's step kernels against plain arithmetic: products against f64 sums, whole small models against the CPU device
 //! with exact activations. What `totara doctor --selftest` runs where a card is found.
 
+pub mod int4;
 pub mod offload;
 pub mod select;
 

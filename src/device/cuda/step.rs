@@ -48,7 +48,7 @@ pub const STEP_ROWS: usize = 1024;
 
 /// What a card is told that cannot do what it is asked.
 pub const METHODS: &str =
-    "this way of --offload is built for --device cpu alone; a card has none, full, infinigen and infinigen-tree";
+    "this way of --offload is built for --device cpu alone; a card has none, full, int4, infinigen and infinigen-tree";
 
 /// Turns a step's attention into the kernel's plan; a part of `attention`, which stands above the device.
 pub type Planning = Box<dyn FnMut(&AttendWork, &Machine) -> CudaPlan + Send>;
@@ -331,7 +331,7 @@ impl Device for CudaDevice {
         let (bytes, selection) = match tier {
             None => return store.retier(gpu, attention, (None, None), keep),
             Some((bytes, Fetch::Full)) => return store.retier(gpu, attention, (Some(bytes), None), keep),
-            Some((_, Fetch::Int4)) => return Err(Error::input(METHODS)),
+            Some((bytes, Fetch::Int4)) => return store.retier_int4(gpu, attention, bytes, keep),
             Some((bytes, Fetch::Selected(selection))) => (bytes, selection),
         };
         let pages = store.pages();

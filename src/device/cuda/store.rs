@@ -31,8 +31,10 @@ use cudarc::driver::CudaEvent;
 use std::ffi::c_void;
 use std::ops::Range;
 
+pub mod int4;
 mod layout;
 
+use int4::{Int4, Packing};
 use layout::{Held, Speeds, runs, wanted_pages};
 pub use layout::{Layout, layer_page_bytes, least_bytes};
 
@@ -115,6 +117,9 @@ pub struct Target {
 
 struct Tier {
     host: Mapped,
+    /// Bytes of a layer of a page in the host tier, and what packs it where that has four bits a number.
+    page_bytes: usize,
+    int4: Option<Int4>,
     down: Gpu,
     up: Gpu,
     kernels: Kernels,
@@ -156,7 +161,7 @@ impl Store {
         store.take(gpu, attention, store.layout_for(bytes)?)?;
         if let Some(bytes) = bytes {
             let host = Mapped::new(gpu, shape.layers * store.layer_bytes())?;
-            store.tier = Some(store.new_tier(gpu, host, bytes)?);
+            store.tier = Some(store.new_tier(gpu, host, bytes, None)?);
         }
         Ok(store)
     }
@@ -213,7 +218,16 @@ impl Store {
         self.wait()?;
         gpu.wait()?;
         let host = match self.tier.take() {
-            Some(tier) => tier.host,
+            Some(Tier { host, int4: None, .. }) => host,
+            Some(Tier { host: packed, int4: Some(int4), .. }) => {
+                let host = Mapped::new(gpu, layout.layers * layer_bytes)?;
+                if keep {
+                    self.widen(gpu, &int4.packing, &packed, 0..layout.layers, &|layer| {
+                        host.pointer() + (layer * layer_bytes) as u64
+                    })?;
+                }
+                host
+            }
             None => {
                 let mut host = Mapped::new(gpu, layout.layers * layer_bytes)?;
                 for (layer, arena) in self.arenas.iter().enumerate().filter(|_| keep) {
@@ -228,12 +242,72 @@ impl Store {
             unsafe { host.send(gpu, layer * layer_bytes, arena.kv.pointer(), layer_bytes)? };
         }
         gpu.wait()?;
-        self.tier = bytes.map(|bytes| self.new_tier(gpu, host, bytes)).transpose()?;
+        self.tier = bytes.map(|bytes| self.new_tier(gpu, host, bytes, None)).transpose()?;
         Ok(())
     }
 
-    fn new_tier(&self, gpu: &Gpu, host: Mapped, budget_bytes: u64) -> Result<Tier> {
-        let peak_bytes = (self.arenas.len() * self.layer_bytes()) as u64;
+    /// Begins anew with a host tier of four bits a number. What is in memory stays, rounded, where `keep` says so.
+    pub fn retier_int4(&mut self, gpu: &Gpu, attention: &AttendKernel, bytes: u64, keep: bool) -> Result<()> {
+        let number = attention.shape.number;
+        let packing = Packing::new(gpu, number, self.kv_heads, attention.shape.head_size as usize)?;
+        let (page_bytes, layers) = (packing.page_bytes(), self.layout.layers);
+        let packed_bytes = self.pages * page_bytes;
+        let layout = self.layout_for(Some(bytes.saturating_sub(packed_bytes as u64)))?;
+        if keep && self.tier.as_ref().is_none_or(|tier| tier.int4.is_none()) {
+            self.retier(gpu, attention, (Some(bytes), None), true)?;
+        }
+        self.wait()?;
+        gpu.wait()?;
+        let host = match self.tier.take() {
+            Some(Tier { host, int4: Some(_), .. }) => host,
+            exact => {
+                let packed = Mapped::new(gpu, layers * packed_bytes)?;
+                if let Some(exact) = exact.filter(|_| keep) {
+                    let slots: Vec<u32> = (0..(self.pages * PAGE_TOKENS) as u32).collect();
+                    let slots_there = gpu.upload(&slots)?;
+                    let at = |memory: &Mapped, layer_bytes: usize, layer: usize| Target {
+                        kv: memory.pointer() + (layer * layer_bytes) as u64,
+                        slots: slots_there.pointer(),
+                    };
+                    for layer in 0..layers {
+                        let from = at(&exact.host, self.layer_bytes(), layer);
+                        packing.pack(gpu, from, at(&packed, packed_bytes, layer), slots.len() as u32, false)?;
+                    }
+                    gpu.wait()?;
+                }
+                packed
+            }
+        };
+        self.take(gpu, attention, layout)?;
+        if keep {
+            self.widen(gpu, &packing, &host, 0..layout.resident, &|layer| self.at(layer))?;
+        }
+        let int4 = Int4 { packing, arrived: gpu.zeros(packed_bytes)?, fresh: [None, None] };
+        gpu.wait()?;
+        self.tier = Some(self.new_tier(gpu, host, bytes, Some(int4))?);
+        Ok(())
+    }
+
+    /// Widens all pages of some layers of a packed host tier, and waits.
+    fn widen(
+        &self,
+        gpu: &Gpu,
+        packing: &Packing,
+        packed: &Mapped,
+        layers: Range<usize>,
+        to: &dyn Fn(usize) -> u64,
+    ) -> Result<()> {
+        let pages = gpu.upload(&(0..self.pages as u32).collect::<Vec<_>>())?;
+        for layer in layers {
+            let from = packed.pointer() + (layer * self.pages * packing.page_bytes()) as u64;
+            packing.unpack(gpu, from, to(layer), (pages.pointer(), self.pages))?;
+        }
+        gpu.wait()
+    }
+
+    fn new_tier(&self, gpu: &Gpu, host: Mapped, budget_bytes: u64, int4: Option<Int4>) -> Result<Tier> {
+        let beside = int4.as_ref().map_or(0, |int4| int4.arrived.bytes());
+        let peak_bytes = (self.arenas.len() * self.layer_bytes() + beside) as u64;
         let link = Link { budget_bytes, peak_bytes, ..Link::default() };
         let module = gpu.load(ptx::OFFLOAD)?;
         let kernels = Kernels {
@@ -250,6 +324,8 @@ impl Store {
         };
         let mut tier = Tier {
             host,
+            page_bytes: int4.as_ref().map_or(self.layer_page_bytes, |int4| int4.packing.page_bytes()),
+            int4,
             down: gpu.beside()?,
             up: gpu.beside()?,
             kernels,
@@ -272,7 +348,8 @@ impl Store {
     /// Times both ways to fetch, into the last arena, with what a first step would overwrite.
     fn measure(&self, tier: &Tier) -> Result<Speeds> {
         let Some(arena) = self.arenas.last() else { return Err(Error::fault("a tier without arenas")) };
-        let page_bytes = self.layer_page_bytes;
+        let page_bytes = tier.page_bytes;
+        let to = tier.arrives(arena);
         let pages = (MEASURED_BYTES / page_bytes).clamp(1, self.pages);
         // Steps of 7 pages: not neighbours, as the pages of a tree may be.
         let list: Vec<u32> = (0..pages).map(|i| (i * 7 % self.pages) as u32).collect();
@@ -291,10 +368,10 @@ impl Store {
         };
         let copies = MEASURED_COPIES.min(pages);
         let all = (0..pages as u32).collect::<Vec<_>>();
-        let whole = time(&|| tier.copy_pages(arena, 0, &runs(&all), page_bytes))?;
+        let whole = time(&|| tier.copy_pages(to, 0, &runs(&all)))?;
         let single: Vec<Range<u32>> = all[..copies].iter().map(|&page| page..page + 1).collect();
-        let apart = time(&|| tier.copy_pages(arena, 0, &single, page_bytes))?;
-        let gather = time(&|| tier.gather_pages(arena, 0, list_there.pointer(), pages, page_bytes))?;
+        let apart = time(&|| tier.copy_pages(to, 0, &single))?;
+        let gather = time(&|| tier.gather_pages(to, 0, list_there.pointer(), pages))?;
         let bytes = (pages * page_bytes) as f64;
         let copy_byte = whole / bytes;
         let copy = (apart - (copies * page_bytes) as f64 * copy_byte).max(0.0) / copies as f64;
@@ -357,7 +434,7 @@ impl Store {
     /// What the step's rows need of the host tier: numbers to be put on the card, for [`begin`](Self::begin). All rows select
     /// what they attend to in the layers from `selects_from` on.
     pub fn plan(&mut self, work: &AttendWork, slots: &[Slot], selects_from: Option<usize>) -> Result<&[u32]> {
-        let (page_bytes, resident) = (self.layer_page_bytes, self.layout.resident);
+        let resident = self.layout.resident;
         let selects_from = selects_from.unwrap_or(self.layout.layers);
         let fetches = resident < selects_from;
         let Some(tier) = &mut self.tier else { return Ok(&[]) };
@@ -371,7 +448,7 @@ impl Store {
         tier.link.hits += (pages.len() * resident.min(selects_from)) as u64;
         turn.pages = if fetches { pages } else { Vec::new() };
         turn.runs = runs(&turn.pages);
-        turn.gathers = tier.speeds.gathers(turn.runs.len(), turn.pages.len() * page_bytes);
+        turn.gathers = tier.speeds.gathers(turn.runs.len(), turn.pages.len() * tier.page_bytes);
         turn.rows = slots.len() as u32;
         Ok(&turn.pages)
     }
@@ -387,6 +464,10 @@ impl Store {
             let bytes = (turn.rows as usize).div_ceil(PAGE_TOKENS) * page_bytes;
             tier.fresh.iter_mut().try_for_each(|fresh| main.grow(fresh, bytes).map(drop))?;
         }
+        if let Some(Int4 { packing, fresh, .. }) = &mut tier.int4 {
+            let bytes = (turn.rows as usize).div_ceil(PAGE_TOKENS) * packing.page_bytes();
+            fresh.iter_mut().try_for_each(|fresh| main.grow(fresh, bytes).map(drop))?;
+        }
         // What tells of the last step is free for another only when all of it is done.
         for last in tier.fresh_order.iter().chain(tier.order.get(layout.arena(layout.layers - 1))) {
             main.wait_for(&last.written)?;
@@ -401,9 +482,9 @@ impl Store {
 
     /// Fills a layer's arena once what read it last is done.
     fn fetch(&mut self, layer: usize) -> Result<()> {
-        let (layout, page_bytes) = (self.layout, self.layer_page_bytes);
-        let first = layer * self.layer_bytes();
+        let layout = self.layout;
         let Some(tier) = &mut self.tier else { return Ok(()) };
+        let first = layer * self.pages * tier.page_bytes;
         let turn = &tier.turns[tier.turn];
         let at = layout.arena(layer);
         let (arena, order, pages) = (&self.arenas[at], &tier.order[at], turn.pages.len());
@@ -422,14 +503,18 @@ impl Store {
         }
         let marks = &turn.marks[layer - layout.resident];
         tier.down.set_mark(&marks.begun)?;
+        let to = tier.arrives(arena);
         match turn.gathers {
-            true => tier.gather_pages(arena, first, turn.list, pages, page_bytes)?,
-            false => tier.copy_pages(arena, first, &turn.runs, page_bytes)?,
+            true => tier.gather_pages(to, first, turn.list, pages)?,
+            false => tier.copy_pages(to, first, &turn.runs)?,
+        }
+        if let Some(Int4 { packing, .. }) = &tier.int4 {
+            packing.unpack(&tier.down, to, arena.kv.pointer(), (turn.list, pages))?;
         }
         tier.down.set_mark(&marks.done)?;
         tier.turns[tier.turn].set[layer - layout.resident] = true;
         tier.link.fetches += pages as u64;
-        tier.link.to_device_bytes += (pages * page_bytes) as u64;
+        tier.link.to_device_bytes += (pages * tier.page_bytes) as u64;
         Ok(())
     }
 
@@ -484,6 +569,9 @@ impl Store {
         let layer_bytes = self.layer_bytes();
         let token_bytes = self.layer_page_bytes / PAGE_TOKENS;
         let Some(tier) = &mut self.tier else { return Ok(()) };
+        if tier.int4.is_some() {
+            return tier.written_int4(main, (layer, self.pages), target);
+        }
         let turn = &tier.turns[tier.turn];
         let order = match layer >= turn.selects_from {
             true => &tier.fresh_order[layer % 2],
@@ -557,19 +645,41 @@ impl Store {
 }
 
 impl Tier {
+    /// Where pages come that an arena is to have: there, or where they are widened from.
+    fn arrives(&self, arena: &Arena) -> u64 {
+        self.int4.as_ref().map_or(arena.kv.pointer(), |int4| int4.arrived.pointer())
+    }
+
+    /// Packs the step's K/V of a layer, rounds what attention will read of it, and has the records go to the host tier.
+    fn written_int4(&mut self, main: &Gpu, (layer, pages): (usize, usize), target: Target) -> Result<()> {
+        let Some(Int4 { packing, fresh, .. }) = &self.int4 else { return Ok(()) };
+        let (turn, order) = (&self.turns[self.turn], &self.fresh_order[layer % 2]);
+        let kv = fresh[layer % 2].as_ref().map_or(0, Buffer::pointer);
+        let records = Target { kv, slots: turn.numbers };
+        main.wait_for(&order.written)?;
+        packing.pack(main, target, records, turn.rows, true)?;
+        main.set_mark(&order.made)?;
+        self.up.wait_for(&order.made)?;
+        let kv = self.host.pointer() + (layer * pages * self.page_bytes) as u64;
+        packing.write(&self.up, records, Target { kv, slots: turn.slots }, turn.rows)?;
+        self.up.set_mark(&order.written)?;
+        self.link.to_host_bytes += (turn.rows as usize * packing.token_bytes()) as u64;
+        Ok(())
+    }
+
     /// Copies runs of pages of what begins at `first` of the host tier.
-    fn copy_pages(&self, arena: &Arena, first: usize, runs: &[Range<u32>], page_bytes: usize) -> Result<()> {
+    fn copy_pages(&self, to: u64, first: usize, runs: &[Range<u32>]) -> Result<()> {
         runs.iter().try_for_each(|run| {
-            let at = run.start as usize * page_bytes;
-            // SAFETY: an arena has as many pages as a layer of the host tier; `fetch` ordered what wrote them.
-            unsafe { self.host.send(&self.down, first + at, arena.kv.pointer() + at as u64, run.len() * page_bytes) }
+            let at = run.start as usize * self.page_bytes;
+            // SAFETY: the place has as many pages as a layer of the host tier; `fetch` ordered what wrote them.
+            unsafe { self.host.send(&self.down, first + at, to + at as u64, run.len() * self.page_bytes) }
         })
     }
 
     /// The same by a kernel, which reads the pages' numbers at `list`.
-    fn gather_pages(&self, arena: &Arena, first: usize, list: u64, pages: usize, page_bytes: usize) -> Result<()> {
-        let (mut host, mut to, mut list) = (self.host.pointer() + first as u64, arena.kv.pointer(), list);
-        let (mut count, mut pieces) = (pages as u32, (page_bytes / 16) as u32);
+    fn gather_pages(&self, to: u64, first: usize, list: u64, pages: usize) -> Result<()> {
+        let (mut host, mut to, mut list) = (self.host.pointer() + first as u64, to, list);
+        let (mut count, mut pieces) = (pages as u32, (self.page_bytes / 16) as u32);
         let mut parameters: [*mut c_void; 5] = [
             (&raw mut host).cast(),
             (&raw mut to).cast(),

@@ -95,9 +95,11 @@ impl Place {
                 let shape = weights.shape.clone();
                 let card = CudaOptions { pages, rows, planning, tier: device_bytes };
                 let mut device = CudaDevice::new(gpu, weights, card)?;
-                if let (Some(bytes), Some(sample)) = (device_bytes, sample) {
-                    // The sample is read through layers in turns, then the tier begins anew with what it says.
-                    skew = Some(sample.for_card().skew(&mut device, &shape)?);
+                if let Some(bytes) = device_bytes
+                    && options.offload.method != offload::Method::Full
+                {
+                    // A sample is read through layers in turns, then the tier begins anew with what it says.
+                    skew = sample.map(|sample| sample.for_card().skew(&mut device, &shape)).transpose()?;
                     device.refetch(Some((bytes, options.offload.fetch(skew.as_ref(), shape.layers)?)), &[])?;
                 }
                 Box::new(device)
@@ -161,9 +163,16 @@ fn card_room(weights: &Weights, options: &EngineOptions, free: u64, free_ram: Op
             check_no_host_tier(options)?;
             Ok(CardRoom { pages: pages(budget), device_bytes: None })
         }
-        offload::Method::Full | offload::Method::Infinigen | offload::Method::InfinigenTree => {
+        offload::Method::Full
+        | offload::Method::Int4
+        | offload::Method::Infinigen
+        | offload::Method::InfinigenTree => {
             let pages = pages(host_bytes(options, most, free_ram)?);
-            check_least(budget, store::least_bytes(pages, shape), pages)?;
+            let least = match options.offload.method {
+                offload::Method::Int4 => store::int4::least_bytes(pages, shape),
+                _ => store::least_bytes(pages, shape),
+            };
+            check_least(budget, least, pages)?;
             Ok(CardRoom { pages, device_bytes: Some(budget) })
         }
         other => Err(Error::input(format!("--offload {other}: {}", step::METHODS))),
@@ -248,6 +257,11 @@ mod tests {
             let error = room(method, kv, ram, free_ram).unwrap_err();
             (error.exit_code(), error.message().to_string())
         };
+        // Packed pages of a layer come beside it.
+        let int4 = offload::Method::Int4;
+        assert_eq!(room(int4, 70, Some(100), None).unwrap(), CardRoom { pages: 100, device_bytes: Some(70 * page) });
+        let (code, message) = refused(int4, 60, Some(100), None);
+        assert!(code == 3 && message.contains("--kv-budget"), "{message}");
         // A half of what both layers of this model take.
         assert!(room(full, 50, Some(100), None).is_ok());
         let (code, message) = refused(full, 49, Some(100), None);

@@ -14,14 +14,14 @@ use crate::device::{Device, RopeLayout, Shape};
 use crate::kv::residency::Eviction;
 use rand::Rng;
 
-const LAYERS: usize = 5;
-const PAGES: usize = 64;
+pub(super) const LAYERS: usize = 5;
+pub(super) const PAGES: usize = 64;
 
 /// Runs of the stress test.
-const RUNS: usize = 50;
+pub(super) const RUNS: usize = 50;
 
 /// A prompt, and tokens that are written one at a time.
-const PROMPT: usize = 333;
+pub(super) const PROMPT: usize = 333;
 const WRITTEN: usize = 20;
 
 /// A path whose pages are no neighbours, shifted so that runs lie in other pages.
@@ -32,7 +32,7 @@ fn scattered(first: usize, rows: usize, shift: usize) -> AttendWork {
 }
 
 /// The greedy text after a prompt, with the logits of its last step.
-fn text(device: &mut CudaDevice, prompt: &[u32], shift: usize) -> Result<(Vec<u32>, Vec<f32>)> {
+pub(super) fn text(device: &mut CudaDevice, prompt: &[u32], shift: usize) -> Result<(Vec<u32>, Vec<f32>)> {
     let (first, last) = prompt.split_at(prompt.len() - 1);
     logits(device, LAYERS, &scattered(0, first.len(), shift), first)?;
     let (mut next, mut text, mut all) = (last[0], Vec::new(), Vec::new());
@@ -45,7 +45,7 @@ fn text(device: &mut CudaDevice, prompt: &[u32], shift: usize) -> Result<(Vec<u3
     Ok((text, all))
 }
 
-fn card(ordinal: usize, weights: Weights, planning: Planning, tier: Option<u64>) -> Result<CudaDevice> {
+pub(super) fn card(ordinal: usize, weights: Weights, planning: Planning, tier: Option<u64>) -> Result<CudaDevice> {
     CudaDevice::new(Gpu::open(ordinal)?, weights, CudaOptions { pages: PAGES, rows: PROMPT, planning, tier })
 }
 

@@ -1,0 +1,122 @@
+//! `totara doctor --selftest`: every kernel of this build that this machine can run, against its reference.
+
+use super::cards;
+use crate::attention;
+use crate::attention::cuda_plan::{self, Cutting};
+use crate::base::text::sanitize_line;
+use crate::base::{Error, Result};
+use crate::bench;
+use crate::cli::args::Common;
+use crate::cli::out;
+use crate::device::cuda::driver::Gpu;
+use crate::device::cuda::selftest as cuda;
+use crate::device::cuda::step::Planning;
+use crate::device::picks::Choose;
+use crate::device::selftest::{self, Row};
+use crate::offload::select::Select;
+use serde_json::json;
+
+/// Names that a fault may be told by: the processor's kernels, and the card's by the check that runs them.
+const PROCESSOR: &[&str] = &["cpu"];
+const PRODUCTS: &[&str] = &["product", "gated_product"];
+const HEADS: &[&str] = &["glance_chunk", "glance_row", "asked"];
+const ATTENTION: &[&str] = &["attend_tree"];
+const STEPS: &[&str] = &["embed", "residual_norm", "rotate", "gate"];
+const PAGES: &[&str] = &["gather_pages", "write_back"];
+const INT4: &[&str] = &["pack_int4", "unpack_int4", "write_records"];
+const SELECT: &[&str] = &[
+    "put_partial",
+    "project_queries",
+    "expand",
+    "score",
+    "head_tops",
+    "weigh",
+    "pick",
+    "place",
+    "gather_rows",
+    "attend_picked",
+    "merge_picked",
+    "gather_alone",
+];
+const CHECKS: &[&[&str]] = &[PROCESSOR, PRODUCTS, HEADS, ATTENTION, STEPS, PAGES, INT4, SELECT];
+
+/// What is falsified, so that the check itself can be checked.
+enum Fault {
+    None,
+    All,
+    /// What is checked with this kernel.
+    Kernel(String),
+}
+
+impl Fault {
+    /// `TOTARA_SELFTEST_FAULT`: `1`, or a kernel's name.
+    fn read() -> Result<Self> {
+        match std::env::var("TOTARA_SELFTEST_FAULT") {
+            Err(_) => Ok(Self::None),
+            Ok(all) if all == "1" => Ok(Self::All),
+            Ok(name) if CHECKS.iter().any(|kernels| kernels.contains(&name.as_str())) => Ok(Self::Kernel(name)),
+            Ok(name) => Err(Error::input(format!(
+                "TOTARA_SELFTEST_FAULT `{}` is no kernel; there are 1 (all), {}",
+                sanitize_line(&name),
+                CHECKS.concat().join(", ")
+            ))),
+        }
+    }
+
+    fn hits(&self, kernels: &[&str]) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Kernel(name) => kernels.contains(&name.as_str()),
+        }
+    }
+}
+
+/// One line of the selftest: kernel, shape, largest error, whether it is right.
+type Line = (String, String, f64, bool);
+
+pub fn run(common: &Common) -> Result<u8> {
+    let fault = Fault::read()?;
+    let mut rows = selftest::products(fault.hits(PROCESSOR))?;
+    match cards(common) {
+        Ok(ordinal) => rows.extend(card(ordinal, &fault)?),
+        Err(e) if common.quiet => drop(e),
+        Err(e) => out::tell(&format!("the CUDA kernels are skipped: {e}")),
+    }
+    let mut lines: Vec<Line> = rows.into_iter().map(|r| (r.kernel, r.shape, r.max_error, r.ok)).collect();
+    let checks = attention::selftest::run(fault.hits(PROCESSOR))?;
+    lines.extend(
+        checks.into_iter().map(|c| (format!("{} attention {}", c.kernels, c.method), c.shape, c.max_error, c.ok)),
+    );
+    let mut wrong = 0;
+    for (kernel, shape, max_error, ok) in &lines {
+        wrong += usize::from(!ok);
+        if common.json {
+            out::json(&json!({"kernel": kernel, "shape": shape, "max_error": max_error, "ok": ok}))?;
+        } else {
+            let verdict = if *ok { "ok" } else { "WRONG" };
+            out::line(&format!("{kernel:<36} {shape:<28} {max_error:>10.2e}  {verdict}"))?;
+        }
+    }
+    if !common.quiet {
+        out::tell(&format!("{} kernels and shapes, {wrong} wrong", lines.len()));
+    }
+    Ok(u8::from(wrong > 0))
+}
+
+/// All kernels of a card.
+fn card(ordinal: usize, fault: &Fault) -> Result<Vec<Row>> {
+    let gpu = Gpu::open(ordinal)?;
+    let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
+    let choosing = |alpha, max_fetch| -> Box<dyn Choose> { Box::new(Select { alpha, max_fetch, random: false }) };
+    let mut rows = cuda::products(&gpu, fault.hits(PRODUCTS))?;
+    rows.extend(cuda::heads(&gpu, fault.hits(HEADS))?);
+    rows.extend(bench::cuda::selftest::run(&gpu, fault.hits(ATTENTION))?);
+    rows.extend(cuda::steps(ordinal, planning, fault.hits(STEPS))?);
+    rows.extend(cuda::offload::full(ordinal, planning, fault.hits(PAGES))?);
+    rows.extend(cuda::int4::kernels(&gpu, fault.hits(INT4))?);
+    rows.extend(cuda::int4::tiers(ordinal, planning, fault.hits(INT4))?);
+    rows.extend(cuda::select::run(&gpu, &choosing, fault.hits(SELECT))?);
+    rows.extend(cuda::offload::selected(ordinal, planning, &choosing, fault.hits(SELECT))?);
+    Ok(rows)
+}

@@ -163,10 +163,7 @@ fn card_room(weights: &Weights, options: &EngineOptions, free: u64, free_ram: Op
             check_no_host_tier(options)?;
             Ok(CardRoom { pages: pages(budget), device_bytes: None })
         }
-        offload::Method::Full
-        | offload::Method::Int4
-        | offload::Method::Infinigen
-        | offload::Method::InfinigenTree => {
+        offload::Method::Full | offload::Method::Int4 | offload::Method::Infinigen | offload::Method::InfinigenTree => {
             let pages = pages(host_bytes(options, most, free_ram)?);
             let least = match options.offload.method {
                 offload::Method::Int4 => store::int4::least_bytes(pages, shape),

@@ -127,12 +127,7 @@ pub fn tiers(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
             wrong += usize::from(found != expected || tiered.kv()? != whole.kv()?);
         }
         let shape = format!("one to three layers, {RUNS} runs");
-        table.push(Row {
-            kernel: format!("cuda offload int4 {name}"),
-            shape,
-            max_error: wrong as f64,
-            ok: wrong == 0,
-        });
+        table.push(Row { kernel: format!("cuda offload int4 {name}"), shape, max_error: wrong as f64, ok: wrong == 0 });
 
         let cpu = |fetch: Fetch| -> Result<CpuDevice> {
             let (activations, kv) = (Activations::F32, KvNumber::F16);
@@ -148,7 +143,8 @@ pub fn tiers(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
             let ids = draw(900 + n as u64, n);
             let mut tokens: Vec<u32> = ids.iter().map(|x| ((x.abs() * vocab as f32) as u32).min(vocab - 1)).collect();
             let work = path(first, n);
-            let all = [&mut exact as &mut dyn Device, &mut rounded].map(|device| logits(device, LAYERS, &work, &tokens));
+            let all =
+                [&mut exact as &mut dyn Device, &mut rounded].map(|device| logits(device, LAYERS, &work, &tokens));
             let [exact, rounded] = all;
             tokens[0] ^= u32::from(fault && first == 0);
             let found = logits(&mut tiered, LAYERS, &work, &tokens)?;
@@ -163,7 +159,12 @@ pub fn tiers(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
         // Numbers that are rounded a little differently fall to another of the sixteen now and then.
         let max_error = error / moved;
         let ok = max_error <= 0.6;
-        table.push(Row { kernel: format!("cuda int4 as on the CPU {name}"), shape: "of what it changes".into(), max_error, ok });
+        table.push(Row {
+            kernel: format!("cuda int4 as on the CPU {name}"),
+            shape: "of what it changes".into(),
+            max_error,
+            ok,
+        });
     }
     Ok(table)
 }

@@ -47,14 +47,20 @@ for source in product step; do  # not of the attention kernels' sources: a hash 
     compile "$source.cu" $target "${source}_bf16$suffix" -DKERNEL_TYPE=Bf16
   done
 done
-for source in select int4; do
+for source in int4; do
   hash=$(own_hash "$source.cu")
   for type in F16 Bf16; do
     compile "$source.cu" 80 "${source}_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"
   done
 done
+hash=$(cat select.cu bounded.cuh keep.cuh state.cuh tensor.cuh | sha256sum | cut -d ' ' -f 1)
+for type in F16 Bf16; do
+  compile select.cu 80 "select_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"
+done
 for source in head offload; do
   hash=$(own_hash "$source.cu")
   compile "$source.cu" 80 "$source"
 done
+hash=$(cat keep.cu keep.cuh state.cuh | sha256sum | cut -d ' ' -f 1)
+compile keep.cu 80 keep
 ls -l ptx

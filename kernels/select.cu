@@ -11,12 +11,14 @@
 //   head_tops        each head's largest score, and how many lie within alpha of it
 //   weigh            what each token is worth to a K/V head, as a number that orders
 //   pick             the n best tokens of a row and K/V head, by position, and a bit for each in the union
-//   place            a frame of the stage for every bit; what has none is read from the host tier in place
-//   gather_rows      K and V of what has a frame, from the host tier; or once for each row that wants it
+//   (settle)         a frame for every bit, of those that are kept or of the stage (keep.cu)
+//   gather_rows      K and V of what is to be brought, from the host tier; or once for each row that wants it
 //   attend_picked    attention of a row to its tokens, wherever they lie, and to itself; merge_picked joins its parts
+//   sample_full      now and then attention of a row and K/V head to all tokens; sample_missed says what was missed
 //
-// K/V is [page][kv_head][K|V][16][d] in both tiers, a slot page * 16 + offset; frames of the stage are [K|V][d].
+// K/V is [page][kv_head][K|V][16][d] in both tiers, a slot page * 16 + offset; frames are [K|V][d].
 #include "bounded.cuh"
+#include "keep.cuh"
 
 #ifndef KERNEL_TYPE
 #define KERNEL_TYPE F16
@@ -45,13 +47,10 @@ struct Select {
     const u32* caps;       // [rows]: the most it may take
     u32* lists;            // [rows][kv_heads][list_stride]: slots by position
     u32* counts;           // [rows][kv_heads]
-    u32* bits;             // [kv_head][page]: tokens that any row wants
-    u32* starts;           // [kv_head][page]: frame of the first of them
-    u32* total;            // their number; zero at first, as the bits are
-    u32* items;            // [capacity]: slot * kv_heads + kv_head of each frame
-    u64* told;             // tokens attended to, tokens before them, rows brought to the stage, rows read in place
+    u32* bits;             // [kv_head][page]: tokens that any row wants; zeros at first
+    u64* told;             // see Told
     float alpha, scale;
-    u32 rows, run_count, group, kv_heads, head_size, columns, pairs, pages, stride, list_stride, capacity, all;
+    u32 rows, run_count, group, kv_heads, head_size, columns, pairs, pages, stride, list_stride, all;
 };
 
 // A number's place in the order of all: larger for larger ones.
@@ -71,6 +70,7 @@ struct Put {
     unsigned char* codes;
     u16* scales;
     u32 kv_heads, head_size, columns, pairs;
+    Kept kept;
 };
 
 // A block of 128 threads a new token, a warp a K/V head at a time, lanes over columns.
@@ -98,7 +98,10 @@ extern "C" __global__ void put_partial(const __grid_constant__ Put a) {
         const u16 scale = half_of(most / 7.0f);
         const float wide = widen<F16>(scale), inverse = wide == 0.0f ? 0.0f : 1.0f / wide;
         const u64 at = ((u64)(to / 16) * a.kv_heads + head) * 16;
-        if (lane == 0) a.scales[at + to % 16] = scale;
+        if (lane == 0) {
+            a.scales[at + to % 16] = scale;
+            if (a.kept.state) drop(a.kept, head, to);
+        }
 #pragma unroll
         for (int k = 0; k < 4; k++) {
             const u32 column = lane + 32 * k;
@@ -305,71 +308,50 @@ extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant
     }
     if (threadIdx.x == 0) {
         a.counts[row * a.kv_heads + head] = n;
-        atomicAdd(&a.told[0], (u64)n);
-        atomicAdd(&a.told[1], (u64)past);
-    }
-}
-
-// A thread a (K/V head, page). Frames of a warp's pages are neighbours, so that what is read of the host tier is too.
-extern "C" __global__ void place(const __grid_constant__ Select a) {
-    const u32 i = blockIdx.x * blockDim.x + threadIdx.x, lane = threadIdx.x % 32;
-    const bool real = i < a.kv_heads * a.pages;
-    u32 bits = real ? a.bits[i] : 0;
-    const u32 own = __popc(bits);
-    u32 sum = own;
-#pragma unroll
-    for (int s = 1; s < 32; s *= 2) {
-        const u32 other = __shfl_up_sync(~0u, sum, s);
-        if (lane >= s) sum += other;
-    }
-    u32 base = 0;
-    if (lane == 31 && sum > 0) base = atomicAdd(a.total, sum);
-    base = __shfl_sync(~0u, base, 31);
-    u32 frame = base + sum - own;
-    if (!real) return;
-    a.starts[i] = frame;
-    const u32 head = i / a.pages, page = i % a.pages;
-    for (; bits; bits &= bits - 1, frame++) {
-        if (frame < a.capacity) a.items[frame] = (page * 16 + __ffs(bits) - 1) * a.kv_heads + head;
+        atomicAdd(&a.told[ATTENDED], (u64)n);
+        atomicAdd(&a.told[PAST], (u64)past);
     }
 }
 
 struct Gather {
     const uint4* host;     // the layer in the host tier
-    uint4* stage;          // [capacity][K|V][d]
-    const u32* total;
-    const u32* items;
+    uint4* pool;           // [frames][K|V][d]; for gather_alone the stage
+    const u32* total;      // how many are to be brought, and how many frames of the stage were asked for
+    const uint2* brought;  // slot * kv_heads + kv_head, frame
     u64* told;
-    u32 capacity, kv_heads, pieces;  // pieces: of 16 bytes, of d numbers
+    u32 capacity, kv_heads, pieces;  // capacity: frames of the stage; pieces: of 16 bytes, of d numbers
 };
 
 // Grid-stride over pieces of 16 bytes, eight on their way at once: a piece comes from far, and few blocks are to be busy.
 extern "C" __global__ void gather_rows(const __grid_constant__ Gather a) {
-    const u32 wanted = *a.total, count = wanted < a.capacity ? wanted : a.capacity;
-    const u32 all = count * 2 * a.pieces, step = gridDim.x * blockDim.x;
+    const u32 count = a.total[0], all = count * 2 * a.pieces, step = gridDim.x * blockDim.x;
     for (u32 first = blockIdx.x * blockDim.x + threadIdx.x; first < all; first += 8 * step) {
-        u32 items[8];
+        uint2 items[8];
         uint4 v[8];
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             const u32 i = first + k * step;
-            items[k] = i < all ? a.items[i / a.pieces / 2] : 0;
+            items[k] = i < all ? a.brought[i / a.pieces / 2] : make_uint2(0, 0);
         }
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             const u32 i = first + k * step;
             if (i >= all) break;
-            const u32 run = i / a.pieces, head = items[k] % a.kv_heads, slot = items[k] / a.kv_heads;
+            const u32 run = i / a.pieces, head = items[k].x % a.kv_heads, slot = items[k].x / a.kv_heads;
             const u64 from = (((u64)(slot / 16) * a.kv_heads + head) * 2 + run % 2) * 16 + slot % 16;
             v[k] = a.host[from * a.pieces + i % a.pieces];
         }
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            if (first + k * step >= all) break;
-            a.stage[first + k * step] = v[k];
+            const u32 i = first + k * step;
+            if (i >= all) break;
+            a.pool[(u64)items[k].y * 2 * a.pieces + i % (2 * a.pieces)] = v[k];
         }
     }
-    if (blockIdx.x == 0 && threadIdx.x == 0) atomicAdd(&a.told[2], (u64)count);
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        atomicAdd(&a.told[BROUGHT], (u64)count);
+        atomicMax(&a.told[STAGE_WANTED], (u64)a.total[1]);
+    }
 }
 
 struct Attend {
@@ -380,17 +362,21 @@ struct Attend {
     const u32* counts;
     const u32* bits;
     const u32* starts;
-    const u16* stage;      // null: all tokens lie in `layer`
+    const u16* pool;       // null: all tokens lie in `layer`
     const u16* layer;      // the layer's K/V by slot: in the host tier, or in an arena of the card
     const u16* own;        // K/V that the step made
     const u32* own_slots;  // [batch rows]
     u64* told;
     float* part;           // [rows][kv_heads * G][parts][2 + d]: largest score, sum, weighted values; where parts > 1
+    float* sums;           // [rows][kv_heads * G][2]: largest score and sum of what the row attended to
+    Kept kept;             // of the layer
+    u32 first, stage;      // frames of the pool: the first of the layer's, and of the stage's
     u32 group, kv_heads, head_size, pages, list_stride, capacity, parts;
     float scale_log2;      // log2(e) / sqrt(d)
 };
 
 #define ATTENDERS 8        // warps
+#define NOWHERE (~0u)
 
 // A block of ATTENDERS warps a (row, K/V head, four of its query heads, part of its tokens). Warps go over the row's tokens four at a time,
 // lanes over pairs of numbers; the warps' states are merged in shared memory.
@@ -429,10 +415,17 @@ extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const
             if (first + t < picked) {
                 const u32 slot = list[first + t];
                 at = by_slot(a.layer, slot);
-                if (a.stage) {
-                    const u32 page = head * a.pages + slot / 16;
-                    const u32 frame = a.starts[page] + __popc(a.bits[page] & ((1u << slot % 16) - 1));
-                    if (frame < a.capacity) at = a.stage + (u64)frame * 2 * d, to_v = d;
+                if (a.pool) {
+                    const u32 page = head * a.pages + slot / 16, staged = a.bits[page] >> 16;
+                    u32 frame = NOWHERE;
+                    if (staged >> slot % 16 & 1) {
+                        const u32 of_stage = a.starts[page] + __popc(staged & ((1u << slot % 16) - 1));
+                        if (of_stage < a.capacity) frame = a.stage + of_stage;
+                    } else if (a.kept.state) {
+                        const u32 own = a.kept.state[page * 16 + slot % 16] & MOST_FRAMES;
+                        if (own) frame = a.first + set_of(a.kept, head, slot / 16) * a.kept.frames + own - 1;
+                    }
+                    if (frame != NOWHERE) at = a.pool + (u64)frame * 2 * d, to_v = d;
                     else in_place++;
                 }
             } else if (first + t == picked) {
@@ -475,7 +468,7 @@ extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const
             }
         }
     }
-    if (lane == 0 && in_place) atomicAdd(&a.told[3], (u64)in_place);
+    if (lane == 0 && in_place) atomicAdd(&a.told[IN_PLACE], (u64)in_place);
 #pragma unroll
     for (int g = 0; g < 4; g++) {
         if (lane == 0) ml[warp][g][0] = m[g], ml[warp][g][1] = l[g];
@@ -500,6 +493,10 @@ extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const
             to[2 + column] = x, to[3 + column] = y;
             continue;
         }
+        if (column == 0) {
+            float* to = a.sums + ((u64)row * a.kv_heads * a.group + head * a.group + first_head + g) * 2;
+            to[0] = top, to[1] = all;
+        }
         const float inverse = all > 0.0f ? 1.0f / all : 0.0f;
         *(u32*)(a.out + (query + g) * d + column) = pack<T>(x * inverse, y * inverse);
     }
@@ -516,6 +513,10 @@ extern "C" __global__ void merge_picked(const __grid_constant__ Attend a) {
         const float* own = from + p * (2 + d);
         const float share = weight(own[0], top);
         all += own[1] * share, x += own[2 + column] * share, y += own[3 + column] * share;
+    }
+    if (column == 0) {
+        float* to = a.sums + ((u64)row * heads + head) * 2;
+        to[0] = top, to[1] = all;
     }
     const float inverse = all > 0.0f ? 1.0f / all : 0.0f;
     *(u32*)(a.out + ((u64)a.batch_row[row] * heads + head) * d + column) = pack<T>(x * inverse, y * inverse);
@@ -536,12 +537,123 @@ extern "C" __global__ void gather_alone(const __grid_constant__ Gather a, const 
     u32 found = 0;
     for (u32 i = threadIdx.x; i < n * 2 * a.pieces; i += blockDim.x) {
         const u32 run = i / a.pieces, slot = list[run / 2], page = head * pages + slot / 16;
-        const u32 frame = starts[page] + __popc(bits[page] & ((1u << slot % 16) - 1));
+        const u32 frame = starts[page] + __popc(bits[page] >> 16 & ((1u << slot % 16) - 1));
         if (frame >= a.capacity) continue;
         const u64 from = (((u64)(slot / 16) * a.kv_heads + head) * 2 + run % 2) * 16 + slot % 16;
         const uint4 v = past_caches(a.host + from * a.pieces + i % a.pieces);
-        a.stage[((u64)frame * 2 + run % 2) * a.pieces + i % a.pieces] = v;
+        a.pool[((u64)frame * 2 + run % 2) * a.pieces + i % a.pieces] = v;
         found += i % (2 * a.pieces) == 0;
     }
-    if (found) atomicAdd(&a.told[2], (u64)found);
+    if (found) atomicAdd(&a.told[BROUGHT], (u64)found);
+}
+
+struct Sample {
+    const u16* q;          // as Attend
+    const u32* batch_row;
+    const Run* runs;       // of the row's path, its own token included
+    const u16* layer;
+    const u16* own;
+    const u32* own_slots;
+    const float* sums;     // as Attend
+    float* part;           // [G][blocks][2]: largest score and sum
+    u64* told;
+    u32 row, head, position, run_count, group, kv_heads, head_size, blocks;
+    float scale_log2;
+};
+
+#define SAMPLERS 8         // warps
+
+// All tokens of a row's path for one K/V head, keys read where they lie. Grid (blocks, G / 4), a warp a run, lanes over pairs of
+// numbers, four tokens on their way at once.
+extern "C" __global__ void __launch_bounds__(SAMPLERS * 32) sample_full(const __grid_constant__ Sample a) {
+    __shared__ float ml[SAMPLERS][4][2];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_size, first_head = blockIdx.y * 4;
+    const u32 many = a.group - first_head < 4 ? a.group - first_head : 4, batch = a.batch_row[a.row];
+    float2 q[4][2];
+    float m[4], l[4];
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        m[g] = NEG_INF, l[g] = 0.0f;
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            const u32 column = (c * 32 + lane) * 2;
+            q[g][c] = make_float2(0.0f, 0.0f);
+            if (g < many && column < d) {
+                const u64 query = (u64)batch * a.kv_heads * a.group + a.head * a.group + first_head + g;
+                const u32 pair = *(const u32*)(a.q + query * d + column);
+                q[g][c] = make_float2(widen<T>((u16)pair) * a.scale_log2, widen<T>((u16)(pair >> 16)) * a.scale_log2);
+            }
+        }
+    }
+    for (u32 r = blockIdx.x * SAMPLERS + warp; r < a.run_count; r += gridDim.x * SAMPLERS) {
+        const Run run = a.runs[r];
+        for (u32 first = 0; first < run.len; first += 4) {
+            float2 k[4][2];
+#pragma unroll
+            for (int t = 0; t < 4; t++) {
+                const u32 position = run.start + first + t;
+                const bool real = first + t < run.len, itself = position == a.position;
+                const u32 slot = !real ? 0 : itself ? a.own_slots[batch] : run.page * 16 + position % 16;
+                const u16* at = (itself ? a.own : a.layer) + (((u64)(slot / 16) * a.kv_heads + a.head) * 2 * 16 + slot % 16) * d;
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    const u32 column = (c * 32 + lane) * 2;
+                    k[t][c] = make_float2(0.0f, 0.0f);
+                    if (real && column < d) {
+                        const u32 key = *(const u32*)(at + column);
+                        k[t][c] = make_float2(widen<T>((u16)key), widen<T>((u16)(key >> 16)));
+                    }
+                }
+            }
+#pragma unroll
+            for (int g = 0; g < 4; g++) {
+                if (g >= many) break;
+                float s[4], higher = m[g];
+#pragma unroll
+                for (int t = 0; t < 4; t++) {
+                    s[t] = q[g][0].x * k[t][0].x + q[g][0].y * k[t][0].y + q[g][1].x * k[t][1].x + q[g][1].y * k[t][1].y;
+#pragma unroll
+                    for (int x = 16; x; x /= 2) s[t] += __shfl_xor_sync(~0u, s[t], x);
+                    if (first + t >= run.len) s[t] = NEG_INF;
+                    higher = fmaxf(higher, s[t]);
+                }
+                l[g] *= weight(m[g], higher);
+                m[g] = higher;
+#pragma unroll
+                for (int t = 0; t < 4; t++) l[g] += weight(s[t], higher);
+            }
+        }
+    }
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        if (lane == 0) ml[warp][g][0] = m[g], ml[warp][g][1] = l[g];
+    }
+    __syncthreads();
+    if (threadIdx.x < many) {
+        const u32 g = threadIdx.x;
+        float top = NEG_INF, all = 0.0f;
+        for (int w = 0; w < SAMPLERS; w++) top = fmaxf(top, ml[w][g][0]);
+        for (int w = 0; w < SAMPLERS; w++) all += ml[w][g][1] * weight(ml[w][g][0], top);
+        float* to = a.part + ((u64)(first_head + g) * a.blocks + blockIdx.x) * 2;
+        to[0] = top, to[1] = all;
+    }
+}
+
+// A warp: of each query head the share of all weight that lies on tokens which the row did not attend to.
+extern "C" __global__ void sample_missed(const __grid_constant__ Sample a) {
+    float missed = 0.0f;
+    for (u32 g = threadIdx.x; g < a.group; g += 32) {
+        const float* part = a.part + (u64)g * a.blocks * 2;
+        const float* own = a.sums + ((u64)a.row * a.kv_heads * a.group + a.head * a.group + g) * 2;
+        float top = own[0], all = 0.0f;
+        for (u32 b = 0; b < a.blocks; b++) top = fmaxf(top, part[2 * b]);
+        for (u32 b = 0; b < a.blocks; b++) all += part[2 * b + 1] * weight(part[2 * b], top);
+        missed += fminf(fmaxf(1.0f - own[1] * weight(own[0], top) / all, 0.0f), 1.0f);
+    }
+#pragma unroll
+    for (int s = 16; s; s /= 2) missed += __shfl_xor_sync(~0u, missed, s);
+    if (threadIdx.x == 0) {
+        atomicAdd(&a.told[SAMPLES], (u64)a.group);
+        atomicAdd(&a.told[MISSED], (u64)((double)missed * 4294967296.0));
+    }
 }

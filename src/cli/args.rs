@@ -574,6 +574,10 @@ pub struct BenchOffloadArgs {
     /// Measured steps, after a few in which caches fill
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub steps: usize,
+    /// Branches take turns in so many groups, as in a depth-first search; methods are measured without and with being told who
+    /// waits
+    #[arg(long, default_value_t = 1, value_name = "N")]
+    pub turns: usize,
     /// The device tier, percent of the tree's K/V at the end: partial keys, whole layers and fetched rows together
     #[arg(long, default_value_t = 20.0, value_name = "PERCENT")]
     pub budget: f64,

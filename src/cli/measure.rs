@@ -332,16 +332,22 @@ fn bench_offload(common: &Common, args: &BenchOffloadArgs) -> Result<u8> {
         }
         return Ok(0);
     }
-    let BenchOffloadArgs { prompt, branches, own, own_text, steps, budget, .. } = *args;
-    let spec = links::Spec { prompt, branches, own, own_text, steps, budget: budget / 100.0, seed: common.seed };
-    let mut first = true;
+    let BenchOffloadArgs { prompt, branches, own, own_text, steps, turns, budget, .. } = *args;
+    let budget = budget / 100.0;
+    let spec = links::Spec { prompt, branches, own, own_text, steps, turns, budget, seed: common.seed };
+    let (mut first, mut last) = (true, String::new());
     links::run(model, &options, (&text, &spec, &cases), &mut |device, row| {
         if common.json {
             return out::json(&to_value(row).map_err(|e| Error::fault(e.to_string()))?);
         }
         if std::mem::take(&mut first) {
-            out::line(&format!("{device}; a tree of {} tokens, {}", row.tree, Human(row.tree_bytes)))?;
+            out::line(&format!("a tree of {} tokens, {}", row.tree, Human(row.tree_bytes)))?;
             out::line(links::Row::HEAD)?;
+        }
+        // The link is measured anew with every tier.
+        if last != device {
+            out::line(device)?;
+            last = device.to_string();
         }
         out::line(&row.to_string())
     })?;

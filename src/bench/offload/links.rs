@@ -23,6 +23,9 @@ use std::time::Instant;
 /// Steps before the measured ones, in which caches fill.
 const WARM: usize = 8;
 
+/// Steps after which the next group of branches has its turn.
+const TURN: usize = 6;
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Spec {
     /// Tokens that all branches share, from the beginning of a text.
@@ -33,6 +36,9 @@ pub struct Spec {
     /// These come from the text after the prompt; else they are drawn as the others are.
     pub own_text: bool,
     pub steps: usize,
+    /// Into how many groups branches are divided that take turns, as in a depth-first search; 1: all write in every step. With
+    /// more, methods that keep something are measured twice: without and with being told who waits.
+    pub turns: usize,
     /// The device tier, as a share of the tree's K/V at the end.
     pub budget: f64,
     pub seed: u64,
@@ -51,6 +57,9 @@ impl Spec {
 
     fn check(&self, context: usize) -> Result<()> {
         let longest = self.prompt + self.own + WARM + self.steps;
+        if self.turns == 0 || self.turns > self.branches {
+            return Err(Error::input(format!("--turns {}: give 1 to {}, the branches", self.turns, self.branches)));
+        }
         if self.prompt == 0 || self.branches == 0 || self.steps == 0 || !(self.budget > 0.0 && self.budget <= 1.0) {
             return Err(Error::input(
                 "bench offload wants a prompt, a branch, a step, and a budget above 0 up to 100 %",
@@ -81,6 +90,9 @@ pub struct Row {
     pub to_infinigen: Option<f64>,
     pub hit_rate: Option<f64>,
     pub evictions_per_step: f64,
+    /// Pages that left with branches that wait, and pages that came back before they were wanted.
+    pub moved_out_per_step: f64,
+    pub moved_back_per_step: f64,
     pub attended_share: Option<f64>,
     pub missed_mass: Option<f64>,
     pub device_peak_bytes: u64,
@@ -120,8 +132,10 @@ pub fn run(
     let mut tree_of = Tree { prompt, tokens: given };
     tree_of.draw(&mut bench, spec)?;
     let (mut full, mut infinigen, mut resident) = (None, None, None);
-    for case in cases {
-        let mut row = Row { method: case.name(), tree: tree.clone(), tree_bytes, ..Row::default() };
+    let moves = |case: &Case| if spec.turns > 1 && case.method != Method::None { &[false, true][..] } else { &[false] };
+    for (case, &told) in cases.iter().flat_map(|case| moves(case).iter().map(move |told| (case, told))) {
+        let method = if told { format!("{}, moves", case.name()) } else { case.name() };
+        let mut row = Row { method, tree: tree.clone(), tree_bytes, ..Row::default() };
         if case.method == Method::None {
             bench.llama.refetch(None, &[])?;
         } else {
@@ -129,7 +143,8 @@ pub fn run(
             row.kv_budget = budget;
             bench.llama.refetch(Some((budget, fetch)), &[])?;
         }
-        tree_of.measure(&mut bench, spec, &mut row)?;
+        bench.device = bench.llama.device().describe();
+        tree_of.measure(&mut bench, (spec, told), &mut row)?;
         row.times_resident = resident.map(|resident: f64| resident / row.tokens_per_s);
         match case.method {
             Method::Full => full = full.or(Some(row.to_device_bytes_per_step)),
@@ -186,8 +201,8 @@ impl Tree {
         Ok(())
     }
 
-    /// The same tokens again, with the method that the device has now.
-    fn measure(&self, bench: &mut Bench, spec: &Spec, row: &mut Row) -> Result<()> {
+    /// The same tokens again, with the method that the device has now; the device is `told` which branches wait.
+    fn measure(&self, bench: &mut Bench, (spec, told): (&Spec, bool), row: &mut Row) -> Result<()> {
         let (rows, layers) = (bench.limits.step_rows, bench.layers);
         let mut run = Run::new(&mut bench.llama, &bench.limits);
         let trunk = run.tree.open();
@@ -200,15 +215,23 @@ impl Tree {
         }
         let mut before = run.link().unwrap_or_default();
         let mut began = Instant::now();
-        let mut read = 0;
-        for step in spec.own..spec.own + WARM + spec.steps {
-            if step == spec.own + WARM {
-                (before, began, read) = (run.link().unwrap_or_default(), Instant::now(), 0);
+        let (mut read, mut written) = (0, 0);
+        let mut next = vec![spec.own; branches.len()];
+        for step in 0..WARM + spec.steps {
+            if step == WARM {
+                (before, began, read, written) = (run.link().unwrap_or_default(), Instant::now(), 0, 0);
+            }
+            let turn = step / TURN % spec.turns;
+            if told && step % TURN == 0 {
+                let group = |own| (0..branches.len()).filter(move |b| (b % spec.turns == turn) == own);
+                run.expect(group(true).map(|b| branches[b]), group(false).map(|b| branches[b]));
             }
             run.clear();
-            for (branch, tokens) in branches.iter().zip(&self.tokens) {
-                run.push(*branch, &tokens[step..step + 1])?;
+            for b in (turn..branches.len()).step_by(spec.turns) {
+                run.push(branches[b], &self.tokens[b][next[b]..][..1])?;
                 run.want_last();
+                next[b] += 1;
+                written += 1;
             }
             run.forward()?;
             read += run.io().unique_tokens;
@@ -240,7 +263,9 @@ impl Tree {
             row.link_bytes_per_s = Some((after.to_device_bytes - before.to_device_bytes) as f64 / fetching);
             row.overlap = Some((1.0 - waited / fetching).max(0.0));
         }
-        row.tokens_per_s = spec.branches as f64 * steps / seconds;
+        row.moved_out_per_step = (after.moved_out - before.moved_out) as f64 / steps;
+        row.moved_back_per_step = (after.moved_back - before.moved_back) as f64 / steps;
+        row.tokens_per_s = f64::from(written) / seconds;
         Ok(())
     }
 }

@@ -32,13 +32,13 @@ const SELECT: &[&str] = &[
     "head_tops",
     "weigh",
     "pick",
-    "place",
     "gather_rows",
     "attend_picked",
     "merge_picked",
     "gather_alone",
 ];
-const CHECKS: &[&[&str]] = &[PROCESSOR, PRODUCTS, HEADS, ATTENTION, STEPS, PAGES, INT4, SELECT];
+const KEEP: &[&str] = &["settle", "forget", "bring_back", "count_here", "sample_full", "sample_missed"];
+const CHECKS: &[&[&str]] = &[PROCESSOR, PRODUCTS, HEADS, ATTENTION, STEPS, PAGES, INT4, SELECT, KEEP];
 
 /// What is falsified, so that the check itself can be checked.
 enum Fault {
@@ -117,6 +117,7 @@ fn card(ordinal: usize, fault: &Fault) -> Result<Vec<Row>> {
     rows.extend(cuda::int4::kernels(&gpu, fault.hits(INT4))?);
     rows.extend(cuda::int4::tiers(ordinal, planning, fault.hits(INT4))?);
     rows.extend(cuda::select::run(&gpu, &choosing, fault.hits(SELECT))?);
+    rows.extend(cuda::keep::run(&gpu, &choosing, fault.hits(KEEP))?);
     rows.extend(cuda::offload::selected(ordinal, planning, &choosing, fault.hits(SELECT))?);
     Ok(rows)
 }

@@ -11,6 +11,7 @@ macro_rules! ptx {
 
 pub const DENSE: &str = ptx!("dense");
 pub const HEAD: &str = ptx!("head");
+pub const KEEP: &str = ptx!("keep");
 pub const MEASURE: &str = ptx!("measure");
 pub const OFFLOAD: &str = ptx!("offload");
 
@@ -119,10 +120,12 @@ mod tests {
         for (source, text) in [("head.cu", HEAD), ("offload.cu", OFFLOAD)] {
             assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
         }
-        for (source, text) in [("select.cu", select as fn(Number) -> &'static str), ("int4.cu", int4)] {
-            for number in [Number::F16, Number::Bf16] {
-                assert!(text(number).starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
-            }
+        let select_line = hash_line(&["select.cu", "bounded.cuh", "keep.cuh", "state.cuh", "tensor.cuh"]);
+        for number in [Number::F16, Number::Bf16] {
+            assert!(int4(number).starts_with(&own_line("int4.cu")), "kernels/ changed: run kernels/build.sh");
+            assert!(select(number).starts_with(&select_line), "kernels/ changed: run kernels/build.sh");
         }
+        let keep_line = hash_line(&["keep.cu", "keep.cuh", "state.cuh"]);
+        assert!(KEEP.starts_with(&keep_line), "kernels/ changed: run kernels/build.sh");
     }
 }

@@ -1,9 +1,10 @@
 //! Attention over selected tokens on the card (`kernels/select.cu`): guessed scores choose what a layer's rows attend to, the
 //! union of that is gathered from the host tier beside the step, and attention reads it from where it lies.
 //!
-//! Everything that the choice needs stays on the card, so a step is launched without waiting for any layer. For each of two
-//! layers in turn there is a *stage*, frames for single rows of K/V, and what tells where they lie: one is filled while the
-//! other is read. What finds no frame is read from the host tier in place, so a stage may be as small as it likes.
+//! Everything that the choice needs stays on the card, so a step is launched without waiting for any layer. Rows that were
+//! brought stay from step to step as far as frames go (`keep.rs`). Beside them there is for each of two layers in turn a
+//! *stage*, frames for single rows of K/V: one is filled while the other is read. What finds no frame is read from the host
+//! tier in place, so that any number of frames will do.
 //!
 //! In a step in which other rows attend to everything (a prompt's), all pages come anyway, and selecting rows read theirs
 //! from the arena.
@@ -19,29 +20,28 @@ use crate::device::attend::AttendWork;
 use crate::device::picks::Rule;
 use crate::device::speculation::{Look, Selection};
 use crate::device::tiers::{Link, Paths};
-use crate::kv::{PAGE_TOKENS, Slot};
+use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use cudarc::driver::CudaEvent;
+use std::collections::HashMap;
 use std::ops::Range;
 
 mod args;
+mod attend;
+mod choose;
+pub mod keep;
 mod plan;
 
-use args::{AttendArgs, GatherArgs, PutArgs, RunArgs, SelectArgs};
-use plan::{LINK_BLOCKS, fewest, guesses, row_bytes};
-pub use plan::{Plan, plan};
+use args::{PutArgs, RunArgs, SelectArgs};
+use keep::Keeping;
+use plan::{LINK_BLOCKS, guesses};
+pub use plan::{Plan, Split, plan};
 
 /// Bytes of scores that are worked on at once; more rows come after one another.
 const SCORE_BYTES: usize = 128 << 20;
 
-/// Threads of a block that reads the host tier.
-const LINK_THREADS: u32 = 512;
-
-/// Bytes that they are tried with.
-const MEASURED_BYTES: usize = 16 << 20;
-
-/// Blocks of attention that a card should have at least, by multiprocessors; parts of a row's tokens at most.
-const ATTEND_BLOCKS: usize = 3;
-const MOST_PARTS: usize = 16;
+/// What the kernels count: `Told` of `kernels/keep.cuh`.
+const TOLD: usize = 9;
+const STAGE_WANTED: usize = 6;
 
 struct Kernels {
     put_partial: Function,
@@ -51,11 +51,12 @@ struct Kernels {
     head_tops: Function,
     weigh: Function,
     pick: Function,
-    place: Function,
     gather_rows: Function,
     gather_alone: Function,
     attend_picked: Function,
     merge_picked: Function,
+    sample_full: Function,
+    sample_missed: Function,
     _module: Module,
 }
 
@@ -67,17 +68,41 @@ struct Layer {
 }
 
 /// What was chosen for a layer, and where it lies.
-struct Chosen {
-    stage: Buffer,
-    items: Buffer,
-    /// `[kv_head][page]`, then their total.
-    bits: Buffer,
-    starts: Buffer,
+pub struct Chosen {
+    /// `[kv_head][page]`, then how many rows are to be brought, and how many want a frame of the stage.
+    pub bits: Buffer,
+    pub starts: Buffer,
+    /// What is to be brought, and where to.
+    pub brought: Option<Buffer>,
     lists: Option<Buffer>,
     counts: Option<Buffer>,
     /// The choice is made; attention has read what came of it.
     ready: CudaEvent,
     read: CudaEvent,
+}
+
+impl Chosen {
+    pub fn new(gpu: &Gpu, kv_heads: usize, pages: usize) -> Result<Self> {
+        Ok(Self {
+            bits: gpu.zeros((kv_heads * pages + 2) * 4)?,
+            starts: gpu.zeros(kv_heads * pages * 4)?,
+            brought: None,
+            lists: None,
+            counts: None,
+            ready: gpu.new_mark()?,
+            read: gpu.new_mark()?,
+        })
+    }
+
+    /// Room for so many rows to be brought.
+    pub fn grow(&mut self, gpu: &Gpu, rows: usize) -> Result<()> {
+        gpu.grow(&mut self.brought, rows * 8).map(drop)
+    }
+
+    /// Where the two numbers after the bits are.
+    fn total(&self) -> u64 {
+        self.bits.pointer() + self.bits.bytes() as u64 - 8
+    }
 }
 
 /// Selecting rows of the step that runs.
@@ -89,7 +114,8 @@ struct Rows {
     caps: u64,
     runs: u64,
     count: usize,
-    /// Of every row the end of its runs.
+    /// Of every row its position, and the end of its runs.
+    at: Vec<u32>,
     run_ends: Vec<usize>,
     stride: usize,
     list_stride: usize,
@@ -110,6 +136,9 @@ struct Room {
     keys: Option<Buffer>,
     /// Parts of attention, `[rows][heads][parts][2 + d]`.
     part: Option<Buffer>,
+    /// Largest scores and sums of what rows attended to, `[rows][heads][2]`, and of the sample's parts.
+    sums: Option<Buffer>,
+    sampled: Option<Buffer>,
 }
 
 pub struct Selecting {
@@ -125,14 +154,20 @@ pub struct Selecting {
     kv_heads: usize,
     head_size: usize,
     pages: usize,
-    frames: usize,
+    keeping: Keeping,
     chosen: [Chosen; 2],
     rows: Rows,
     room: Room,
     paths: Paths,
     /// Counts of the kernels on the card, and as last read.
     told: Buffer,
-    heard: [u64; 4],
+    heard: [u64; TOLD],
+    /// Steps with selecting rows: which layer, head and row is compared with full attention goes by it.
+    steps: usize,
+    /// Bytes that those comparisons read of the host tier.
+    sampled_bytes: u64,
+    /// What went wrong between steps, for the next one to tell.
+    late: Option<Error>,
     /// Blocks that gather.
     link_blocks: u32,
     multiprocessors: usize,
@@ -182,17 +217,11 @@ impl Selecting {
                 scales: gpu.zeros(tokens * 2)?,
             })
         };
+        let keeping = Keeping::new(gpu, shape, pages, (plan, selection.eviction))?;
         let chosen = || -> Result<Chosen> {
-            Ok(Chosen {
-                stage: gpu.zeros(plan.frames * row_bytes(shape))?,
-                items: gpu.zeros(plan.frames * 4)?,
-                bits: gpu.zeros((kv_heads * pages + 1) * 4)?,
-                starts: gpu.zeros(kv_heads * pages * 4)?,
-                lists: None,
-                counts: None,
-                ready: gpu.new_mark()?,
-                read: gpu.new_mark()?,
-            })
+            let mut chosen = Chosen::new(gpu, kv_heads, pages)?;
+            chosen.grow(gpu, keeping.brought_at_most())?;
+            Ok(chosen)
         };
         let module = gpu.load(ptx::select(number))?;
         let f = |name| module.function(name, 0);
@@ -207,13 +236,16 @@ impl Selecting {
             kv_heads,
             head_size,
             pages,
-            frames: plan.frames,
             chosen: [chosen()?, chosen()?],
+            keeping,
             rows: Rows::default(),
             room: Room::default(),
             paths: Paths::default(),
-            told: gpu.zeros(32)?,
-            heard: [0; 4],
+            told: gpu.zeros(TOLD * 8)?,
+            heard: [0; TOLD],
+            steps: 0,
+            sampled_bytes: 0,
+            late: None,
             link_blocks: LINK_BLOCKS[0],
             multiprocessors: gpu.multiprocessors as usize,
             kernels: Kernels {
@@ -224,55 +256,15 @@ impl Selecting {
                 head_tops: f("head_tops")?,
                 weigh: f("weigh")?,
                 pick: f("pick")?,
-                place: f("place")?,
                 gather_rows: f("gather_rows")?,
                 gather_alone: f("gather_alone")?,
                 attend_picked: f("attend_picked")?,
                 merge_picked: f("merge_picked")?,
+                sample_full: f("sample_full")?,
+                sample_missed: f("sample_missed")?,
                 _module: module,
             },
         })
-    }
-
-    /// Finds out how many blocks gather best, from rows all over the first selecting layer.
-    pub fn measure(&mut self, gpu: &Gpu, store: &Store) -> Result<()> {
-        let slots = self.pages * PAGE_TOKENS;
-        let count = self.frames.min(MEASURED_BYTES / (4 * self.head_size));
-        // Every fifth token of a head after another, as choices lie.
-        let items: Vec<u32> = (0..count)
-            .map(|i| {
-                let (at, head) = (i * 5 % slots, i * 5 / slots % self.kv_heads);
-                (at * self.kv_heads + head) as u32
-            })
-            .collect();
-        let (items, total, told) = (gpu.upload(&items)?, gpu.upload(&[count as u32])?, gpu.zeros(32)?);
-        let [begun, done] = [gpu.new_mark()?, gpu.new_mark()?];
-        let mut times = Vec::new();
-        for blocks in LINK_BLOCKS {
-            let mut best = f64::INFINITY;
-            for _ in 0..3 {
-                let mut args = GatherArgs {
-                    host: store.host(self.whole_layers),
-                    stage: self.chosen[0].stage.pointer(),
-                    total: total.pointer(),
-                    items: items.pointer(),
-                    told: told.pointer(),
-                    capacity: self.frames as u32,
-                    kv_heads: self.kv_heads as u32,
-                    pieces: (self.head_size / 8) as u32,
-                };
-                gpu.set_mark(&begun)?;
-                let launch = grid(blocks as usize, 1, 1, LINK_THREADS);
-                // SAFETY: the kernel takes one `Gather`; the stage has room for all items.
-                unsafe { gpu.launch(self.kernels.gather_rows, launch, &mut [(&raw mut args).cast()])? };
-                gpu.set_mark(&done)?;
-                gpu.wait()?;
-                best = best.min(gpu.microseconds(&begun, &done)?);
-            }
-            times.push((blocks, best));
-        }
-        self.link_blocks = fewest(&times);
-        Ok(())
     }
 
     /// The layers that select, where all rows of the step do.
@@ -290,15 +282,27 @@ impl Selecting {
         self.selects(layer).then_some(self.look)
     }
 
-    /// A step's work, and which of its batch rows select; what the card must know of them goes with the step's copy.
-    pub fn begin(&mut self, work: &AttendWork, selects: &[bool], staging: &mut Staging) {
+    /// A step's work, and which of its batch rows, written at `slots`, select; what the card must know of them goes with the
+    /// step's copy. A row that sees another one of the same step (a draft) attends to everything, since nobody can choose or
+    /// fetch what is not written yet.
+    pub fn begin(&mut self, work: &AttendWork, slots: &[Slot], selects: &[bool], staging: &mut Staging) {
+        let mut written: HashMap<u32, u32> = HashMap::new();
+        for slot in slots {
+            let first = written.entry(slot.page.0).or_insert(u32::MAX);
+            *first = u32::from(slot.offset).min(*first);
+        }
         let selecting = |row: u32| selects.get(row as usize).copied().unwrap_or(false);
-        let rows: Vec<usize> = (0..work.rows()).filter(|&row| selecting(work.order[row])).collect();
+        let mut rows: Vec<usize> = (0..work.rows()).filter(|&row| selecting(work.order[row])).collect();
+        if !rows.is_empty() {
+            self.paths.read(work);
+        }
+        rows.retain(|&row| !self.sees(row, work.positions[row], &written));
+        self.keeping.begin(&work.pages, &mut |pages| staging.push(pages));
         self.rows = Rows { count: rows.len(), all: rows.len() == work.rows(), ..Rows::default() };
         if rows.is_empty() {
             return;
         }
-        self.paths.read(work);
+        self.steps += 1;
         let past = |row: usize| work.positions[row];
         let cap = |row: usize| (f64::from(past(row)) * f64::from(self.rule.max_fetch)).ceil() as u32;
         let (batch_row, positions): (Vec<u32>, Vec<u32>) = rows.iter().map(|&row| (work.order[row], past(row))).unzip();
@@ -319,12 +323,26 @@ impl Selecting {
         }
         self.rows.batch_row = staging.push(&batch_row);
         self.rows.positions = staging.push(&positions);
+        self.rows.at = positions;
         self.rows.caps = staging.push(&caps);
         self.rows.runs = staging.push(&runs);
     }
 
+    /// Whether a row's path has a token of this step before the row's own; `written`: the first slot of each page that is.
+    fn sees(&self, row: usize, position: u32, written: &HashMap<u32, u32>) -> bool {
+        self.paths.row(row).iter().any(|run| {
+            let end = (run.start + run.len).min(position);
+            let first = run.start / PAGE_TOKENS as u32 * PAGE_TOKENS as u32;
+            written.get(&run.page).is_some_and(|&offset| (run.start..end).contains(&(first + offset)))
+        })
+    }
+
     /// The step's copy begins at `base`: takes the room for its rows.
     pub fn placed(&mut self, gpu: &Gpu, base: u64) -> Result<()> {
+        if let Some(error) = self.late.take() {
+            return Err(error);
+        }
+        self.keeping.start(gpu, base)?;
         let rows = &mut self.rows;
         if rows.count == 0 {
             return Ok(());
@@ -341,6 +359,7 @@ impl Selecting {
         gpu.grow(&mut room.within, chunk * self.heads * 4)?;
         gpu.grow(&mut room.keys, chunk * self.kv_heads * stride * 4)?;
         gpu.grow(&mut room.slot_of, n * stride * 4)?;
+        gpu.grow(&mut room.sums, n * self.heads * 8)?;
         for chosen in &mut self.chosen {
             gpu.grow(&mut chosen.lists, n * self.kv_heads * list * 4)?;
             gpu.grow(&mut chosen.counts, n * self.kv_heads * 4)?;
@@ -357,7 +376,7 @@ impl Selecting {
         let (own, chosen, room) = (&self.layers[layer - self.whole_layers], &self.chosen[layer % 2], &self.room);
         let at = |room: &Option<Buffer>, first: usize| room.as_ref().map_or(0, |b| b.pointer() + first as u64 * 4);
         let runs = rows.start.checked_sub(1).map_or(0, |row| self.rows.run_ends[row])..self.rows.run_ends[rows.end - 1];
-        let (first, bits) = (rows.start, chosen.bits.pointer());
+        let first = rows.start;
         SelectArgs {
             q,
             basis: own.basis.pointer(),
@@ -375,10 +394,7 @@ impl Selecting {
             caps: self.rows.caps + first as u64 * 4,
             lists: at(&chosen.lists, first * self.kv_heads * self.rows.list_stride),
             counts: at(&chosen.counts, first * self.kv_heads),
-            bits,
-            starts: chosen.starts.pointer(),
-            total: bits + (self.kv_heads * self.pages * 4) as u64,
-            items: chosen.items.pointer(),
+            bits: chosen.bits.pointer(),
             told: self.told.pointer(),
             alpha: self.rule.alpha,
             scale: 1.0 / (self.head_size as f32).sqrt(),
@@ -392,144 +408,8 @@ impl Selecting {
             pages: self.pages as u32,
             stride: self.rows.stride as u32,
             list_stride: self.rows.list_stride as u32,
-            capacity: self.frames as u32,
             all: u32::from(self.rule.alpha.is_infinite()),
         }
-    }
-
-    /// Chooses what the rows attend to in a layer by queries `q [batch rows][heads][d]`, and has it brought where the layer's
-    /// pages are not.
-    pub fn choose(&mut self, gpu: &Gpu, store: &mut Store, layer: usize, q: u64) -> Result<()> {
-        let k = &self.kernels;
-        let chosen = &self.chosen[layer % 2];
-        gpu.set(&chosen.bits, 0)?;
-        let run = |f: Function, launch: Launch, mut args: SelectArgs| {
-            // SAFETY: these kernels take one `Select`; its buffers were sized by `placed` for the step's rows.
-            unsafe { gpu.launch(f, launch, &mut [(&raw mut args).cast()]) }
-        };
-        let (n, chunk) = (self.rows.count, self.chunk());
-        for first in (0..n).step_by(chunk) {
-            let rows = first..(first + chunk).min(n);
-            let (args, count) = (self.args(layer, rows.clone(), q), rows.len());
-            run(k.project_queries, grid(count, self.kv_heads, 1, 128), args)?;
-            if !self.rows.expanded {
-                run(k.expand, grid((args.run_count as usize * PAGE_TOKENS).div_ceil(256), 1, 1, 256), args)?;
-            }
-            run(k.score, grid((args.run_count as usize).div_ceil(8), self.kv_heads, 1, 256), args)?;
-            run(k.head_tops, grid(count, self.heads, 1, 512), args)?;
-            run(k.weigh, grid(self.rows.stride.div_ceil(1024), self.kv_heads, count, 256), args)?;
-            run(k.pick, grid(count, self.kv_heads, 1, 1024), args)?;
-        }
-        let args = self.args(layer, 0..n, q);
-        run(k.place, grid((self.kv_heads * self.pages).div_ceil(256), 1, 1, 256), args)?;
-        gpu.set_mark(&chosen.ready)?;
-        self.rows.expanded = true;
-        if self.rows.all { self.bring(store, layer, &args) } else { Ok(()) }
-    }
-
-    /// Has the stage filled.
-    fn bring(&self, store: &mut Store, layer: usize, args: &SelectArgs) -> Result<()> {
-        let chosen = &self.chosen[layer % 2];
-        let mut gather = GatherArgs {
-            host: store.host(layer),
-            stage: chosen.stage.pointer(),
-            total: args.total,
-            items: args.items,
-            told: args.told,
-            capacity: args.capacity,
-            kv_heads: args.kv_heads,
-            pieces: (self.head_size / 8) as u32,
-        };
-        let SelectArgs { mut lists, mut counts, mut bits, mut starts, mut list_stride, mut pages, .. } = *args;
-        store.fetch_rows(layer, [&chosen.ready, &chosen.read], |down| {
-            let gather = (&raw mut gather).cast();
-            match self.share {
-                // SAFETY: the kernel takes one `Gather`.
-                true => unsafe {
-                    down.launch(
-                        self.kernels.gather_rows,
-                        grid(self.link_blocks as usize, 1, 1, LINK_THREADS),
-                        &mut [gather],
-                    )
-                },
-                // SAFETY: the kernel takes one `Gather` and these six.
-                false => unsafe {
-                    down.launch(
-                        self.kernels.gather_alone,
-                        grid(self.rows.count, self.kv_heads, 1, 256),
-                        &mut [
-                            gather,
-                            (&raw mut lists).cast(),
-                            (&raw mut counts).cast(),
-                            (&raw mut bits).cast(),
-                            (&raw mut starts).cast(),
-                            (&raw mut list_stride).cast(),
-                            (&raw mut pages).cast(),
-                        ],
-                    )
-                },
-            }
-        })
-    }
-
-    /// Attention of the selecting rows of a layer; `own` is where the step's K/V lies.
-    pub fn attend(
-        &mut self,
-        gpu: &Gpu,
-        store: &mut Store,
-        layer: usize,
-        [q, out]: [u64; 2],
-        own: Target,
-    ) -> Result<()> {
-        let (n, fours) = (self.rows.count, (self.heads / self.kv_heads).div_ceil(4));
-        // A part is worth it for tokens that a block takes at least twice.
-        let wanted = (ATTEND_BLOCKS * self.multiprocessors).div_ceil(n * self.kv_heads * fours);
-        let parts = wanted.min(self.rows.list_stride.div_ceil(64)).clamp(1, MOST_PARTS);
-        let part = match parts {
-            1 => 0,
-            _ => gpu.grow(&mut self.room.part, n * self.heads * parts * (2 + self.head_size) * 4)?.pointer(),
-        };
-        let (chosen, args) = (&self.chosen[layer % 2], self.args(layer, 0..n, q));
-        let (stage, kv) = match self.rows.all {
-            true => {
-                store.arrive(gpu, layer)?;
-                (chosen.stage.pointer(), store.host(layer))
-            }
-            false => (0, store.arena(layer)),
-        };
-        let mut attend = AttendArgs {
-            q,
-            out,
-            batch_row: args.batch_row,
-            lists: args.lists,
-            counts: args.counts,
-            bits: args.bits,
-            starts: args.starts,
-            stage,
-            layer: kv,
-            own: own.kv,
-            own_slots: own.slots,
-            told: args.told,
-            part,
-            group: args.group,
-            kv_heads: args.kv_heads,
-            head_size: args.head_size,
-            pages: args.pages,
-            list_stride: args.list_stride,
-            capacity: args.capacity,
-            parts: parts as u32,
-            scale_log2: std::f32::consts::LOG2_E * args.scale,
-        };
-        let launch = grid(n, self.kv_heads, fours * parts, 256);
-        // SAFETY: the kernel takes one `Attend`; lists name slots that both tiers have.
-        unsafe { gpu.launch(self.kernels.attend_picked, launch, &mut [(&raw mut attend).cast()])? };
-        if parts > 1 {
-            // SAFETY: likewise.
-            unsafe {
-                gpu.launch(self.kernels.merge_picked, grid(n, self.heads, 1, 64), &mut [(&raw mut attend).cast()])?
-            };
-        }
-        gpu.set_mark(&chosen.read)
     }
 
     /// Keeps partial keys of `rows` new tokens of a layer, which lie at `from` and belong to `slots`.
@@ -546,6 +426,7 @@ impl Selecting {
             head_size: self.head_size as u32,
             columns: self.columns as u32,
             pairs: self.columns.div_ceil(2) as u32,
+            kept: self.keeping.kept(layer),
         };
         // SAFETY: the kernel takes one `Put`; slots were checked against the pages.
         unsafe { gpu.launch(self.kernels.put_partial, grid(rows, 1, 1, 128), &mut [(&raw mut args).cast()]) }
@@ -565,20 +446,63 @@ impl Selecting {
         gpu.wait()
     }
 
-    /// Reads what the kernels counted; waits for the step.
+    /// Reads what the kernels counted, and shares frames out anew where a stage was too small; waits for the step.
     pub fn collect(&mut self, gpu: &Gpu) -> Result<()> {
-        let heard: Vec<u64> = gpu.download(&self.told, 4)?;
+        let heard: Vec<u64> = gpu.download(&self.told, TOLD)?;
         self.heard.copy_from_slice(&heard);
+        if self.keeping.adapt(gpu, usize::try_from(self.heard[STAGE_WANTED]).unwrap_or(usize::MAX))? {
+            let rows = self.keeping.brought_at_most();
+            self.chosen.iter_mut().try_for_each(|chosen| chosen.grow(gpu, rows))?;
+        }
         Ok(())
     }
 
     /// Adds to what the store counts.
     pub fn count(&self, link: &mut Link) {
-        let [attended, past, brought, in_place] = self.heard;
+        let [attended, past, brought, in_place, hits, evictions, _, samples, missed] = self.heard;
         link.attended += attended;
         link.past += past;
+        link.hits += hits;
         link.fetches += brought + in_place;
-        link.to_device_bytes += (brought + in_place) * 4 * self.head_size as u64;
+        link.evictions += evictions;
+        link.to_device_bytes += (brought + in_place) * 4 * self.head_size as u64 + self.sampled_bytes;
+        link.samples += samples;
+        link.missed += missed as f64 / (1u64 << 32) as f64;
+        link.moved_out += self.keeping.moved_out;
+        link.moved_back += self.keeping.moved_back;
+    }
+
+    /// Rows that stay.
+    pub fn keeping(&self) -> &Keeping {
+        &self.keeping
+    }
+
+    /// Pages whose tokens are gone.
+    pub fn freed(&mut self, pages: &[PageId]) {
+        self.keeping.freed(pages.iter().map(|page| page.0));
+    }
+
+    /// Rows move as the search expects to need them; what goes wrong is told by the next step.
+    pub fn expect(&mut self, gpu: &Gpu, store: &Store, soon: &[PageId], later: &[PageId]) {
+        let pages = (soon.iter().map(|page| page.0), later.iter().map(|page| page.0));
+        let moved = gpu.bind().and_then(|()| self.keeping.expect(gpu, store, self.told.pointer(), pages));
+        self.late = self.late.take().or(moved.err());
+    }
+
+    /// Of each page how many of its layers are here as rows, each row as its share of one; `None` where the card does not
+    /// answer, which the next step tells.
+    pub fn layers_here(&self, gpu: &Gpu) -> Option<Vec<f32>> {
+        self.layers_of(gpu.bind().and_then(|()| self.keeping.rows_here(gpu)))
+    }
+
+    /// The same of what crossed the link in the last step, or left.
+    pub fn layers_moved(&self, gpu: &Gpu) -> Option<Vec<f32>> {
+        self.layers_of(gpu.bind().and_then(|()| self.keeping.rows_moved(gpu)))
+    }
+
+    fn layers_of(&self, rows: Result<Vec<u32>>) -> Option<Vec<f32>> {
+        let layer_rows = (self.kv_heads * PAGE_TOKENS) as f32;
+        Some(rows.ok()?.into_iter().map(|rows| rows as f32 / layer_rows).collect())
     }
 
     /// What was made of a layer, for the selftest; waits for the stream.
@@ -600,6 +524,6 @@ impl Selecting {
 
     /// Bytes of the card's tier that are not arenas.
     pub fn bytes(&self, plan: &Plan) -> u64 {
-        plan.partial + self.chosen.iter().map(|c| c.stage.bytes() as u64).sum::<u64>()
+        plan.partial + self.keeping.bytes()
     }
 }

@@ -32,7 +32,7 @@ use crate::device::head::{HeadRow, Said};
 use crate::device::speculation::{Fetch, Watcher};
 use crate::device::tiers::Link;
 use crate::device::{Device, Shape, Step, Times};
-use crate::kv::{PAGE_TOKENS, Slot};
+use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use std::time::Instant;
 
 mod guess;
@@ -158,6 +158,20 @@ impl CudaDevice {
         self.layers.iter().map(layer).sum::<usize>() + self.output.as_ref().unwrap_or(&self.embed).bytes()
     }
 
+    /// Shares of pages, of their layers in the store and of those that `rows` knows.
+    fn per_page(
+        &self,
+        mut layers: Vec<f32>,
+        rows: impl Fn(&Selecting) -> Option<Vec<f32>>,
+    ) -> Option<Vec<f32>> {
+        if let Some(selecting) = &self.selecting {
+            layers.iter_mut().zip(rows(selecting)?).for_each(|(all, rows)| *all += rows);
+        }
+        let most = self.shape.layers as f32;
+        layers.iter_mut().for_each(|share| *share = (*share / most).min(1.0));
+        Some(layers)
+    }
+
     /// Reads what is known of the link, once the step is done.
     fn collect_link(&mut self) -> Result<()> {
         self.store.collect()?;
@@ -227,7 +241,7 @@ impl Device for CudaDevice {
         let merge = self.staging.push(&plan.merge);
         let mut selects_from = None;
         if let Some(selecting) = &mut self.selecting {
-            selecting.begin(step.work, step.selects, &mut self.staging);
+            selecting.begin(step.work, step.slots, step.selects, &mut self.staging);
             selects_from = selecting.selects_from();
         }
         let fetched = self.staging.push(self.store.plan(step.work, step.slots, selects_from)?);
@@ -354,6 +368,22 @@ impl Device for CudaDevice {
     }
 
     fn here(&self) -> Option<Vec<f32>> {
-        self.store.here()
+        self.per_page(self.store.layers_here()?, |selecting| selecting.layers_here(&self.gpu))
+    }
+
+    fn moving(&self) -> Option<Vec<f32>> {
+        self.per_page(self.store.layers_moved()?, |selecting| selecting.layers_moved(&self.gpu))
+    }
+
+    fn freed(&mut self, pages: &[PageId]) {
+        if let Some(selecting) = &mut self.selecting {
+            selecting.freed(pages);
+        }
+    }
+
+    fn expect(&mut self, soon: &[PageId], later: &[PageId]) {
+        if let Some(selecting) = &mut self.selecting {
+            selecting.expect(&self.gpu, &self.store, soon, later);
+        }
     }
 }

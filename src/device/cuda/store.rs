@@ -45,6 +45,9 @@ const LINK_THREADS: u32 = 512;
 /// Bytes that the ways to fetch are measured with.
 const MEASURED_BYTES: usize = 32 << 20;
 
+/// Places of the host tier that they come from.
+const MEASURED_PARTS: usize = 8;
+
 /// Pages that are copied one by one to see what a copy costs by itself.
 const MEASURED_COPIES: usize = 64;
 
@@ -94,6 +97,8 @@ struct Turn {
     /// Pages that begin with the step: whatever arena they are written in has all of them.
     begun: Vec<u32>,
     runs: Vec<Range<u32>>,
+    /// Layers of `pages` that were brought.
+    brought: usize,
     /// Where the card finds `pages`, the rows' slots, and the numbers of the rows themselves.
     list: u64,
     slots: u64,
@@ -367,11 +372,15 @@ impl Store {
             Ok(best)
         };
         let copies = MEASURED_COPIES.min(pages);
+        // From all over the host tier: on a machine with several memory nodes one part may be farther than another.
         let all = (0..pages as u32).collect::<Vec<_>>();
-        let whole = time(&|| tier.copy_pages(to, 0, &runs(&all)))?;
+        let (layers, parts) = (self.layout.layers, MEASURED_PARTS.min(pages));
+        let first = |part: usize| part * layers / parts * self.pages * page_bytes;
+        let part = |i: usize| (i * pages / parts) as u32..((i + 1) * pages / parts) as u32;
+        let whole = time(&|| (0..parts).try_for_each(|i| tier.copy_pages(to, first(i), &[part(i)])))?;
         let single: Vec<Range<u32>> = all[..copies].iter().map(|&page| page..page + 1).collect();
         let apart = time(&|| tier.copy_pages(to, 0, &single))?;
-        let gather = time(&|| tier.gather_pages(to, 0, list_there.pointer(), pages))?;
+        let gather = time(&|| tier.gather_pages(to, first(parts / 2), list_there.pointer(), pages))?;
         let bytes = (pages * page_bytes) as f64;
         let copy_byte = whole / bytes;
         let copy = (apart - (copies * page_bytes) as f64 * copy_byte).max(0.0) / copies as f64;
@@ -450,6 +459,7 @@ impl Store {
         turn.runs = runs(&turn.pages);
         turn.gathers = tier.speeds.gathers(turn.runs.len(), turn.pages.len() * tier.page_bytes);
         turn.rows = slots.len() as u32;
+        turn.brought = 0;
         Ok(&turn.pages)
     }
 
@@ -512,7 +522,9 @@ impl Store {
             packing.unpack(&tier.down, to, arena.kv.pointer(), (turn.list, pages))?;
         }
         tier.down.set_mark(&marks.done)?;
-        tier.turns[tier.turn].set[layer - layout.resident] = true;
+        let turn = &mut tier.turns[tier.turn];
+        turn.set[layer - layout.resident] = true;
+        turn.brought += 1;
         tier.link.fetches += pages as u64;
         tier.link.to_device_bytes += (pages * tier.page_bytes) as u64;
         Ok(())
@@ -625,10 +637,21 @@ impl Store {
         self.tier.as_ref().map(|tier| tier.link)
     }
 
-    /// Of each page the share of its layers that is here; `None` where all are.
-    pub fn here(&self) -> Option<Vec<f32>> {
-        self.tier.as_ref()?;
-        Some(vec![self.layout.resident as f32 / self.layout.layers as f32; self.pages])
+    /// Of each page how many of its layers are here; `None` where all are.
+    pub fn layers_here(&self) -> Option<Vec<f32>> {
+        let tier = self.tier.as_ref()?;
+        let mut layers = vec![self.layout.resident as f32; self.pages];
+        tier.held.iter().for_each(|held| held.add(&mut layers));
+        Some(layers)
+    }
+
+    /// Of each page how many of its layers were brought for the last step; `None` where all are here.
+    pub fn layers_moved(&self) -> Option<Vec<f32>> {
+        let tier = self.tier.as_ref()?;
+        let turn = &tier.turns[tier.turn];
+        let mut layers = vec![0.0; self.pages];
+        turn.pages.iter().for_each(|&page| layers[page as usize] += turn.brought as f32);
+        Some(layers)
     }
 
     /// All K/V, `[layer][page]`, once the stream is done: of the host tier, or of the card where there is none.

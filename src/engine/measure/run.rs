@@ -14,8 +14,8 @@ use crate::engine::batch::Batch;
 use crate::engine::sample::row::{Asked, Row};
 use crate::engine::speculate::Node;
 use crate::engine::speculate::placed::Placed;
-use crate::kv::PAGE_TOKENS;
 use crate::kv::tree::{BranchId, TokenTree};
+use crate::kv::{PAGE_TOKENS, PageId};
 use crate::model::llama::Llama;
 use std::time::Instant;
 
@@ -105,6 +105,14 @@ impl<'a> Run<'a> {
     /// What one more row costs on this device, as a share of a step's fixed cost.
     pub fn row_cost(&self) -> f64 {
         self.llama.device().row_cost()
+    }
+
+    /// Tells the device that the first of these branches write next, and that the others wait.
+    pub fn expect(&mut self, soon: impl Iterator<Item = BranchId>, later: impl Iterator<Item = BranchId>) {
+        let soon: Vec<PageId> = soon.flat_map(|b| self.tree.slots(b)).map(|slot| slot.page).collect();
+        let later: Vec<PageId> = later.flat_map(|b| self.tree.own_pages(b)).collect();
+        self.llama.freed(&self.tree.take_freed());
+        self.llama.expect(&soon, &later);
     }
 
     /// Asks for what a sampler needs of the row that was added last.

@@ -31,9 +31,6 @@ pub struct SelectArgs {
     pub lists: u64,
     pub counts: u64,
     pub bits: u64,
-    pub starts: u64,
-    pub total: u64,
-    pub items: u64,
     pub told: u64,
     pub alpha: f32,
     pub scale: f32,
@@ -47,8 +44,52 @@ pub struct SelectArgs {
     pub pages: u32,
     pub stride: u32,
     pub list_stride: u32,
-    pub capacity: u32,
     pub all: u32,
+}
+
+/// `Kept` of the kernels.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct KeptArgs {
+    pub state: u64,
+    pub holders: u64,
+    pub stamps: u64,
+    pub kv_heads: u32,
+    pub pages: u32,
+    pub groups: u32,
+    pub frames: u32,
+    pub eviction: u32,
+}
+
+/// `Keep` of the kernels.
+#[repr(C)]
+pub struct KeepArgs {
+    pub bits: u64,
+    pub starts: u64,
+    pub kept: KeptArgs,
+    pub total: u64,
+    pub brought: u64,
+    pub moved: u64,
+    pub told: u64,
+    pub first: u32,
+    pub stage: u32,
+    pub capacity: u32,
+    pub step: u32,
+}
+
+#[repr(C)]
+pub struct BringBackArgs {
+    pub kept: KeptArgs,
+    pub list: u64,
+    pub host: u64,
+    pub pool: u64,
+    pub moved: u64,
+    pub told: u64,
+    pub layer_pieces: u64,
+    pub listed: u32,
+    pub layer_sets: u32,
+    pub pieces: u32,
+    pub step: u32,
 }
 
 #[repr(C)]
@@ -63,14 +104,15 @@ pub struct PutArgs {
     pub head_size: u32,
     pub columns: u32,
     pub pairs: u32,
+    pub kept: KeptArgs,
 }
 
 #[repr(C)]
 pub struct GatherArgs {
     pub host: u64,
-    pub stage: u64,
+    pub pool: u64,
     pub total: u64,
-    pub items: u64,
+    pub brought: u64,
     pub told: u64,
     pub capacity: u32,
     pub kv_heads: u32,
@@ -86,12 +128,16 @@ pub struct AttendArgs {
     pub counts: u64,
     pub bits: u64,
     pub starts: u64,
-    pub stage: u64,
+    pub pool: u64,
     pub layer: u64,
     pub own: u64,
     pub own_slots: u64,
     pub told: u64,
     pub part: u64,
+    pub sums: u64,
+    pub kept: KeptArgs,
+    pub first: u32,
+    pub stage: u32,
     pub group: u32,
     pub kv_heads: u32,
     pub head_size: u32,
@@ -99,5 +145,28 @@ pub struct AttendArgs {
     pub list_stride: u32,
     pub capacity: u32,
     pub parts: u32,
+    pub scale_log2: f32,
+}
+
+/// `Sample` of the kernels.
+#[repr(C)]
+pub struct SampleArgs {
+    pub q: u64,
+    pub batch_row: u64,
+    pub runs: u64,
+    pub layer: u64,
+    pub own: u64,
+    pub own_slots: u64,
+    pub sums: u64,
+    pub part: u64,
+    pub told: u64,
+    pub row: u32,
+    pub head: u32,
+    pub position: u32,
+    pub run_count: u32,
+    pub group: u32,
+    pub kv_heads: u32,
+    pub head_size: u32,
+    pub blocks: u32,
     pub scale_log2: f32,
 }

@@ -7,6 +7,7 @@ use crate::device::cuda::step::METHODS;
 use crate::device::cuda::store::{Layout, layer_page_bytes};
 use crate::device::speculation::{Look, Selection, Source, Speculation, partial_token_bytes};
 use crate::kv::PAGE_TOKENS;
+use crate::kv::residency::Eviction;
 
 /// Blocks that the kernel which reads the host tier is tried with. As few as reach the link's speed within
 /// a twentieth are best, since the step has the others.
@@ -16,10 +17,63 @@ pub const LINK_BLOCKS: [u32; 4] = [4, 8, 16, 32];
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Plan {
     pub layout: Layout,
-    /// Frames of each of the two stages.
+    pub whole_layers: usize,
+    /// Frames for rows: those that stay, and the two stages'.
     pub frames: usize,
+    /// Whether rows stay from step to step, and whether frames know when they were used.
+    pub keeps: bool,
+    pub stamps: bool,
     /// Bytes of partial keys.
     pub partial: u64,
+}
+
+/// A frame's bytes beside the row: who has it and when it was used, and its place in the lists of what is brought.
+const FRAME_BYTES: usize = 16;
+
+/// Frames of a set: enough for a set's share of what is wanted to be about that of the others, few enough for a block; and the
+/// most that a row's state can tell.
+const SET_FRAMES: usize = 256;
+const MOST_FRAMES: usize = 4095;
+const MOST_GROUPS: usize = 64;
+
+/// How frames are shared out between layers and stages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Split {
+    /// Sets of a K/V head: every so many-th page belongs to one.
+    pub groups: usize,
+    /// Frames of a set, and of each stage.
+    pub of_set: usize,
+    pub stage: usize,
+}
+
+impl Split {
+    /// Before anything is known: an eighth to each stage, or all where nothing stays.
+    pub fn first(plan: &Plan, pages: usize, kv_heads: usize, layers: usize) -> Self {
+        match plan.keeps {
+            true => Self::of(plan.frames, plan.frames / 8, (pages, kv_heads, layers)),
+            false => Self { groups: 8.min(pages), of_set: 0, stage: (plan.frames / 2).max(1) },
+        }
+    }
+
+    fn of(frames: usize, stage: usize, (pages, kv_heads, layers): (usize, usize, usize)) -> Self {
+        let stage = stage.clamp(1, (frames / 2).max(1));
+        let of_layer = frames.saturating_sub(2 * stage) / layers.max(1);
+        let groups = (of_layer / (kv_heads * SET_FRAMES)).clamp(1, MOST_GROUPS.min(pages));
+        let slots = pages.div_ceil(groups) * PAGE_TOKENS;
+        Self { groups, of_set: (of_layer / (kv_heads * groups)).min(slots).min(MOST_FRAMES), stage }
+    }
+
+    /// With a stage for all that a layer wanted of it and a quarter more, as far as half of all frames goes; `None` where it has
+    /// that.
+    pub fn grown(&self, frames: usize, wanted: usize, sizes: (usize, usize, usize)) -> Option<Self> {
+        let most = (frames / 2).max(1);
+        (self.of_set > 0 && wanted > self.stage && self.stage < most)
+            .then(|| Self::of(frames, (wanted + wanted / 4).min(most), sizes))
+    }
+
+    pub fn layer_frames(&self, kv_heads: usize) -> usize {
+        self.groups * kv_heads * self.of_set
+    }
 }
 
 /// Bytes of a row: K and V of one token and K/V head.
@@ -38,7 +92,7 @@ pub fn guesses(selection: &Selection) -> Result<(&Speculation, Look)> {
 /// Bytes that the card's tier needs at least: partial keys of all pages, one arena, and a frame in each stage.
 pub fn least_bytes(selection: &Selection, pages: usize, shape: &Shape) -> Result<u64> {
     Ok(partial_bytes(guesses(selection)?.0, pages, shape)
-        + (pages * layer_page_bytes(shape) + 2 * row_bytes(shape)) as u64)
+        + (pages * layer_page_bytes(shape) + 2 * (row_bytes(shape) + FRAME_BYTES)) as u64)
 }
 
 fn partial_bytes(speculation: &Speculation, pages: usize, shape: &Shape) -> u64 {
@@ -47,7 +101,8 @@ fn partial_bytes(speculation: &Speculation, pages: usize, shape: &Shape) -> u64 
 }
 
 /// Shares a budget out: partial keys, an arena for layers in turns, then whole layers of their own where half a layer is left
-/// for the stages, a second arena in turns where the stages have all they can use, and the rest to the stages.
+/// for rows, a second arena in turns where three are, and the rest to rows. They stay from step to step where what is known
+/// of all of them takes no more than half of that.
 pub fn plan(bytes: u64, selection: &Selection, pages: usize, shape: &Shape) -> Result<Plan> {
     let (speculation, _) = guesses(selection)?;
     let partial = partial_bytes(speculation, pages, shape);
@@ -67,9 +122,18 @@ pub fn plan(bytes: u64, selection: &Selection, pages: usize, shape: &Shape) -> R
     left -= resident as u64 * layer;
     let ring = if left >= 3 * layer { 2 } else { 1 };
     left -= (ring as u64 - 1) * layer;
-    let most = selection.capacity.map_or(left, |size| size.of(left)).min(left).min(2 * layer);
-    let frames = ((most / 2) as usize / row_bytes(shape)).max(1);
-    Ok(Plan { layout: Layout::turns(shape.layers, resident, ring), frames, partial })
+    let most = selection.capacity.map_or(left, |size| size.of(left)).min(left);
+    let (row, whole_layers) = (row_bytes(shape), speculation.whole_layers);
+    let selecting = shape.layers - whole_layers;
+    let states = (selecting * pages * PAGE_TOKENS * shape.kv_heads * 2) as u64;
+    let keeps = selection.share && most >= 2 * states + (8 * selecting * shape.kv_heads * (row + FRAME_BYTES)) as u64;
+    let layer_rows = pages * PAGE_TOKENS * shape.kv_heads;
+    let frames = match keeps {
+        true => ((most - states) as usize / (row + FRAME_BYTES)).min((selecting + 2) * layer_rows),
+        false => (most as usize / (row + FRAME_BYTES)).clamp(2, 2 * layer_rows),
+    };
+    let stamps = matches!(selection.eviction, Eviction::Fifo | Eviction::Lru);
+    Ok(Plan { layout: Layout::turns(shape.layers, resident, ring), whole_layers, frames, keeps, stamps, partial })
 }
 
 /// The fewest blocks that are within a twentieth of the quickest.
@@ -83,7 +147,6 @@ mod tests {
     use super::*;
     use crate::device::picks::{Asked, Choose, Room as PickRoom};
     use crate::device::{Rope, RopeLayout};
-    use crate::kv::residency::Eviction;
 
     struct Never;
 
@@ -124,17 +187,41 @@ mod tests {
         for whole_layers in [1, 3] {
             let speculation = Speculation { whole_layers, columns: 20, layers: Vec::new() };
             let selection = selection(whole_layers, Source::Partial(speculation, Look::Ahead));
-            let least = least_bytes(&selection, pages, &shape).unwrap();
+            let (least, mut kept) = (least_bytes(&selection, pages, &shape).unwrap(), 0);
             assert!(plan(least - 1, &selection, pages, &shape).is_err());
             for bytes in (least..9 * layer).step_by(layer as usize / 7) {
                 let plan = plan(bytes, &selection, pages, &shape).unwrap();
-                let stages = 2 * (plan.frames * row_bytes(&shape)) as u64;
-                let used = plan.partial + plan.layout.arenas() as u64 * layer + stages;
-                assert!(used <= bytes && plan.frames > 0, "{plan:?} of {bytes}");
+                let states = (shape.layers - whole_layers) * pages * PAGE_TOKENS * shape.kv_heads * 2;
+                let rows = (plan.frames * row_bytes(&shape) + usize::from(plan.keeps) * states) as u64;
+                let used = plan.partial + plan.layout.arenas() as u64 * layer + rows;
+                assert!(used <= bytes && plan.frames > 1, "{plan:?} of {bytes}");
+                kept += usize::from(plan.keeps);
                 assert!(plan.layout.resident <= whole_layers && plan.layout.ring > 0, "{plan:?}");
             }
+            assert!(kept > 0, "rows stay where there is room");
             assert_eq!(plan(9 * layer, &selection, pages, &shape).unwrap().layout.resident, whole_layers);
         }
         assert!(plan(1 << 40, &selection(1, Source::Exact), pages, &shape).is_err());
+    }
+
+    #[test]
+    fn frames_are_shared_out_between_layers_and_stages() {
+        for (frames, pages, kv_heads, layers) in
+            [(2, 3, 1, 4), (100, 40, 2, 3), (5_000, 64, 1, 4), (200_000, 2000, 8, 31), (90_000, 90, 8, 2)]
+        {
+            let sizes = (pages, kv_heads, layers);
+            let mut split = Split::of(frames, frames / 8, sizes);
+            for wanted in [0, 1, frames / 7, frames / 5, frames / 2, frames, 10 * frames] {
+                let before = split;
+                if let Some(grown) = split.grown(frames, wanted, sizes) {
+                    split = grown;
+                    assert!(split.stage > before.stage, "{before:?} {split:?}");
+                }
+                assert!(split.stage >= wanted.min(frames / 2) || split.of_set == 0, "{split:?} for {wanted}");
+                let used = 2 * split.stage + layers * split.layer_frames(kv_heads);
+                assert!(used <= frames && split.stage > 0 && split.groups <= pages, "{split:?} of {frames}");
+                assert!(split.of_set <= MOST_FRAMES && split.of_set <= pages.div_ceil(split.groups) * PAGE_TOKENS);
+            }
+        }
     }
 }

@@ -4,6 +4,7 @@ use super::select::Choosing;
 use super::{NUMBERS, Planning, draw, logits, path, small};
 use crate::base::Result;
 use crate::base::rng::stream;
+use crate::base::size::Size;
 use crate::device::attend::AttendWork;
 use crate::device::cuda::driver::Gpu;
 use crate::device::cuda::step::{CudaDevice, CudaOptions, page_bytes};
@@ -11,6 +12,7 @@ use crate::device::selftest::Row;
 use crate::device::speculation::{Basis, Fetch, Look, Selection, Source, Speculation};
 use crate::device::weight::Weights;
 use crate::device::{Device, RopeLayout, Shape};
+use crate::kv::PageId;
 use crate::kv::residency::Eviction;
 use rand::Rng;
 
@@ -96,7 +98,13 @@ pub fn full(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Res
 }
 
 /// A selection in some basis: what it guesses is no matter here.
-fn selection(shape: &Shape, look: Look, share: bool, choosing: Choosing<'_>, (alpha, max_fetch): (f32, f32)) -> Fetch {
+fn selection(
+    shape: &Shape,
+    look: Look,
+    (share, eviction, capacity): (bool, Eviction, Option<Size>),
+    choosing: Choosing<'_>,
+    (alpha, max_fetch): (f32, f32),
+) -> Fetch {
     let (kv_heads, d, columns, whole_layers) = (shape.kv_heads, shape.head_size, shape.head_size / 4, 1);
     let basis = |layer: usize| Basis { columns, numbers: draw(700 + layer as u64, kv_heads * columns * d) };
     let layers = (0..shape.layers).map(basis).collect();
@@ -105,8 +113,8 @@ fn selection(shape: &Shape, look: Look, share: bool, choosing: Choosing<'_>, (al
         choose: choosing(alpha, max_fetch),
         whole_layers,
         share,
-        eviction: Eviction::Counter,
-        capacity: None,
+        eviction,
+        capacity,
     })
 }
 
@@ -132,7 +140,8 @@ pub fn selected(
         for look in [Look::Ahead, Look::Half, Look::Same] {
             // Four layers' bytes leave room for everything, two make some rows be read in place.
             for layers in [4, 2] {
-                let everything = selection(&shape, look, true, choosing, (f32::INFINITY, 1.0));
+                let all = (f32::INFINITY, 1.0);
+                let everything = selection(&shape, look, (true, Eviction::Counter, None), choosing, all);
                 tree.refetch(Some((layers * layer, everything)), &[])?;
                 let prompt = prompt_of(layers as usize);
                 let (expected, exact) = forced(&mut whole, &prompt, None)?;
@@ -157,8 +166,12 @@ pub fn selected(
             for run in 0..RUNS {
                 if run % 10 == 0 {
                     let bytes = [2, 3][run / 10 % 2] * layer;
+                    // Rows stay by each order, where there is room for all that are wanted and where there is not.
+                    let eviction = [Eviction::Counter, Eviction::Lru, Eviction::Fifo][run / 10 % 3];
+                    let capacity = [None, Some(Size::Bytes(layer / 4))][run / 20 % 2];
                     for (device, share) in [(&mut tree, true), (&mut alone, false)] {
-                        let fetch = selection(&shape, look, share, choosing, (2.0, 0.3));
+                        let rows = (share, eviction, capacity);
+                        let fetch = selection(&shape, look, rows, choosing, (2.0, 0.3));
                         device.refetch(Some((bytes, fetch)), &[])?;
                     }
                 }
@@ -167,7 +180,13 @@ pub fn selected(
                 prompt[0] ^= u32::from(fault);
                 let found = text(&mut tree, &prompt, run)?;
                 wrong += usize::from(found != expected || tree.kv()? != alone.kv()?);
+                // Half of the runs tell that the pages are free, the others write them anew; both are served what is true.
+                if run % 2 == 1 {
+                    tree.freed(&(0..PAGES as u32).map(PageId).collect::<Vec<_>>());
+                }
             }
+            let stayed = tree.link().is_some_and(|link| link.hits > 0 && link.samples > 0);
+            wrong += usize::from(!stayed);
             let (kernel, shape) = (format!("cuda offload selected {name}"), format!("{look:?}, {RUNS} runs"));
             table.push(Row { kernel, shape, max_error: wrong as f64, ok: wrong == 0 });
         }

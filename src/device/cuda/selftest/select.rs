@@ -43,7 +43,7 @@ struct Case {
 }
 
 /// Random numbers as the card keeps them.
-fn bits(number: Number, case: u64, n: usize) -> Vec<u16> {
+pub(super) fn bits(number: Number, case: u64, n: usize) -> Vec<u16> {
     let mut random = stream(15, "cuda selftest", &[case]);
     let mut draw = || random.random::<f32>() * 2.0 - 1.0;
     match number {
@@ -142,7 +142,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     let own: Vec<u32> = work.positions.iter().map(|&p| slot_of(p as usize) as u32).collect();
     let mut staging = Staging::default();
     staging.clear();
-    selecting.begin(&work, &vec![true; case.rows], &mut staging);
+    selecting.begin(&work, &[], &vec![true; case.rows], &mut staging);
     let fetched = staging.push(store.plan(&work, &slots, selecting.selects_from())?);
     let own_at = staging.push(&own);
     let numbers = staging.push(&(0..case.rows as u32).collect::<Vec<_>>());
@@ -187,7 +187,7 @@ struct Know<'a> {
 }
 
 /// The larger error; NaN stays.
-fn worse(worst: f64, error: f64) -> f64 {
+pub(super) fn worse(worst: f64, error: f64) -> f64 {
     if worst.is_nan() || worst > error { worst } else { error }
 }
 

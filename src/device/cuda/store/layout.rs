@@ -116,6 +116,12 @@ impl Held {
         self.layer == Some(layer) && pages.iter().all(|&page| self.pages[page as usize])
     }
 
+    /// Adds one to the numbers of the pages that the arena has.
+    pub fn add(&self, pages: &mut [f32]) {
+        let here = pages.iter_mut().zip(&self.pages).filter(|(_, here)| **here && self.layer.is_some());
+        here.for_each(|(page, _)| *page += 1.0);
+    }
+
     /// The arena has these pages of a layer, and of no other; how many went for them.
     pub fn hold(&mut self, layer: usize, pages: &[u32]) -> u64 {
         self.layer = Some(layer);
@@ -167,6 +173,9 @@ mod tests {
         assert_eq!(held.hold(2, &[1, 4]), 0);
         held.begin(&[7]);
         assert!(held.has(2, &[1, 7]) && !held.has(2, &[1, 5]) && !held.has(1, &[1]));
+        let mut layers = [1.0; 9];
+        held.add(&mut layers);
+        assert_eq!(layers, [1.0, 2.0, 1.0, 1.0, 2.0, 1.0, 1.0, 2.0, 1.0]);
         assert_eq!(held.hold(3, &[5]), 2);
         assert!(held.has(3, &[5]) && !held.has(3, &[1]));
     }

@@ -1,0 +1,140 @@
+//! A layer's choice, and what is brought for it.
+
+use super::args::{GatherArgs, SelectArgs};
+use super::plan::{LINK_BLOCKS, fewest};
+use super::{Selecting, TOLD, grid};
+use crate::base::Result;
+use crate::device::cuda::driver::{Buffer, Function, Gpu, Launch};
+use crate::device::cuda::store::Store;
+use crate::kv::PAGE_TOKENS;
+
+/// Threads of a block that reads the host tier.
+const LINK_THREADS: u32 = 512;
+
+/// Bytes that they are tried with.
+const MEASURED_BYTES: usize = 16 << 20;
+
+impl Selecting {
+    /// Finds out how many blocks gather best, from rows all over the first selecting layer.
+    pub fn measure(&mut self, gpu: &Gpu, store: &Store) -> Result<()> {
+        let slots = self.pages * PAGE_TOKENS;
+        let count = self.keeping.frames().min(MEASURED_BYTES / (4 * self.head_size));
+        // Every fifth token of a head after another, as choices lie.
+        let items: Vec<[u32; 2]> = (0..count)
+            .map(|i| {
+                let (at, head) = (i * 5 % slots, i * 5 / slots % self.kv_heads);
+                [(at * self.kv_heads + head) as u32, i as u32]
+            })
+            .collect();
+        let (items, total, told) = (gpu.upload(&items)?, gpu.upload(&[count as u32, 0])?, gpu.zeros(TOLD * 8)?);
+        let [begun, done] = [gpu.new_mark()?, gpu.new_mark()?];
+        let mut times = Vec::new();
+        for blocks in LINK_BLOCKS {
+            let mut best = f64::INFINITY;
+            for _ in 0..3 {
+                let mut args = GatherArgs {
+                    host: store.host(self.whole_layers),
+                    pool: self.keeping.places(self.whole_layers).0,
+                    total: total.pointer(),
+                    brought: items.pointer(),
+                    told: told.pointer(),
+                    capacity: 0,
+                    kv_heads: self.kv_heads as u32,
+                    pieces: (self.head_size / 8) as u32,
+                };
+                gpu.set_mark(&begun)?;
+                let launch = grid(blocks as usize, 1, 1, LINK_THREADS);
+                // SAFETY: the kernel takes one `Gather`; the pool has a frame for each.
+                unsafe { gpu.launch(self.kernels.gather_rows, launch, &mut [(&raw mut args).cast()])? };
+                gpu.set_mark(&done)?;
+                gpu.wait()?;
+                best = best.min(gpu.microseconds(&begun, &done)?);
+            }
+            times.push((blocks, best));
+        }
+        self.link_blocks = fewest(&times);
+        Ok(())
+    }
+
+    /// Chooses what the rows attend to in a layer by queries `q [batch rows][heads][d]`, and has it brought where the layer's
+    /// pages are not.
+    pub fn choose(&mut self, gpu: &Gpu, store: &mut Store, layer: usize, q: u64) -> Result<()> {
+        let k = &self.kernels;
+        let chosen = &self.chosen[layer % 2];
+        gpu.set(&chosen.bits, 0)?;
+        let run = |f: Function, launch: Launch, mut args: SelectArgs| {
+            // SAFETY: these kernels take one `Select`; its buffers were sized by `placed` for the step's rows.
+            unsafe { gpu.launch(f, launch, &mut [(&raw mut args).cast()]) }
+        };
+        let (n, chunk) = (self.rows.count, self.chunk());
+        for first in (0..n).step_by(chunk) {
+            let rows = first..(first + chunk).min(n);
+            let (args, count) = (self.args(layer, rows.clone(), q), rows.len());
+            run(k.project_queries, grid(count, self.kv_heads, 1, 128), args)?;
+            if !self.rows.expanded {
+                run(k.expand, grid((args.run_count as usize * PAGE_TOKENS).div_ceil(256), 1, 1, 256), args)?;
+            }
+            run(k.score, grid((args.run_count as usize).div_ceil(8), self.kv_heads, 1, 256), args)?;
+            run(k.head_tops, grid(count, self.heads, 1, 512), args)?;
+            run(k.weigh, grid(self.rows.stride.div_ceil(1024), self.kv_heads, count, 256), args)?;
+            run(k.pick, grid(count, self.kv_heads, 1, 1024), args)?;
+        }
+        self.rows.expanded = true;
+        if !self.rows.all {
+            return Ok(());
+        }
+        self.keeping.settle(gpu, layer, chosen, self.told.pointer())?;
+        gpu.set_mark(&chosen.ready)?;
+        self.bring(store, layer)
+    }
+
+    /// Has what a layer lacks brought.
+    fn bring(&self, store: &mut Store, layer: usize) -> Result<()> {
+        let chosen = &self.chosen[layer % 2];
+        let (pool, [_, stage]) = self.keeping.places(layer);
+        // Rows that fetch each by itself keep nothing, and know the stage alone.
+        let first = if self.share { 0 } else { u64::from(stage) * 4 * self.head_size as u64 };
+        let mut gather = GatherArgs {
+            host: store.host(layer),
+            pool: pool + first,
+            total: chosen.total(),
+            brought: chosen.brought.as_ref().map_or(0, Buffer::pointer),
+            told: self.told.pointer(),
+            capacity: self.keeping.split().stage as u32,
+            kv_heads: self.kv_heads as u32,
+            pieces: (self.head_size / 8) as u32,
+        };
+        let SelectArgs { mut lists, mut counts, mut bits, mut list_stride, mut pages, .. } =
+            self.args(layer, 0..self.rows.count, 0);
+        let mut starts = chosen.starts.pointer();
+        store.fetch_rows(layer, [&chosen.ready, &chosen.read], |down| {
+            let gather = (&raw mut gather).cast();
+            match self.share {
+                // SAFETY: the kernel takes one `Gather`.
+                true => unsafe {
+                    down.launch(
+                        self.kernels.gather_rows,
+                        grid(self.link_blocks as usize, 1, 1, LINK_THREADS),
+                        &mut [gather],
+                    )
+                },
+                // SAFETY: the kernel takes one `Gather` and these six.
+                false => unsafe {
+                    down.launch(
+                        self.kernels.gather_alone,
+                        grid(self.rows.count, self.kv_heads, 1, 256),
+                        &mut [
+                            gather,
+                            (&raw mut lists).cast(),
+                            (&raw mut counts).cast(),
+                            (&raw mut bits).cast(),
+                            (&raw mut starts).cast(),
+                            (&raw mut list_stride).cast(),
+                            (&raw mut pages).cast(),
+                        ],
+                    )
+                },
+            }
+        })
+    }
+}

@@ -1,0 +1,520 @@
+//! Rows that stay on the card (`kernels/keep.cu`) against a plain account of the same rules, over steps in which rows come, go,
+//! are written anew, are freed and are expected; attention from wherever they lie; and the weight that it missed.
+
+use super::select::{Choosing, bits, worse};
+use super::{NUMBERS, path, widen};
+use crate::base::Result;
+use crate::base::rng::stream;
+use crate::base::size::Size;
+use crate::device::cuda::attend::{AttendKernel, HeadShape, Number};
+use crate::device::cuda::driver::{Buffer, Gpu};
+use crate::device::cuda::selecting::{Inspected, Plan, Selecting, Split, plan};
+use crate::device::cuda::staging::Staging;
+use crate::device::cuda::store::{Store, Target, layer_page_bytes};
+use crate::device::selftest::Row;
+use crate::device::speculation::{Basis, Look, Selection, Source, Speculation};
+use crate::device::tiers::{Link, Moves};
+use crate::device::{Rope, RopeLayout, Shape};
+use crate::kv::residency::Eviction;
+use crate::kv::{PAGE_TOKENS, PageId, Slot};
+use rand::Rng;
+use std::collections::BTreeSet;
+
+const PAGES: usize = 40;
+const SLOTS: usize = PAGES * PAGE_TOKENS;
+const LAYERS: usize = 3;
+const WHOLE: usize = 1;
+/// Rows of a step, and the first one's position.
+const ROWS: usize = 3;
+const FIRST: usize = 400;
+const STEPS: usize = 30;
+const MOST_USES: u16 = 15;
+
+struct Case {
+    number: Number,
+    heads: usize,
+    kv_heads: usize,
+    d: usize,
+    eviction: Eviction,
+    max_fetch: f32,
+    /// Bytes for rows, as so many rows of K/V.
+    rows: usize,
+}
+
+/// One layer's rows as the rules have it.
+struct Account {
+    split: Split,
+    eviction: Eviction,
+    /// `[kv_head][slot]` of (uses, frame of the set), and `[set][frame]` of the slot there and a step.
+    rows: Vec<(u16, Option<usize>)>,
+    frames: Vec<Option<(usize, u32)>>,
+    step: u32,
+    hits: u64,
+    evictions: u64,
+    misses: u64,
+    passed: usize,
+}
+
+impl Account {
+    fn new(split: Split, kv_heads: usize, eviction: Eviction) -> Self {
+        Self {
+            split,
+            eviction,
+            rows: vec![(0, None); kv_heads * SLOTS],
+            frames: vec![None; split.layer_frames(kv_heads)],
+            step: 0,
+            hits: 0,
+            evictions: 0,
+            misses: 0,
+            passed: 0,
+        }
+    }
+
+    fn set(&self, head: usize, slot: usize) -> usize {
+        head * self.split.groups + slot / PAGE_TOKENS % self.split.groups
+    }
+
+    fn drop(&mut self, head: usize, slot: usize, keeps_uses: bool) {
+        let set = self.set(head, slot);
+        let row = &mut self.rows[head * SLOTS + slot];
+        if let Some(frame) = row.1.take() {
+            self.frames[set * self.split.of_set + frame] = None;
+        }
+        row.0 = if keeps_uses { row.0 } else { 0 };
+    }
+
+    fn give(&mut self, (head, slot): (usize, usize), frame: usize) {
+        let set = self.set(head, slot);
+        self.frames[set * self.split.of_set + frame] = Some((slot, self.step));
+        self.rows[head * SLOTS + slot].1 = Some(frame);
+    }
+
+    /// A step wants these (head, slot).
+    fn settle(&mut self, wanted: &BTreeSet<(usize, usize)>, step: u32, kv_heads: usize) {
+        self.step = step;
+        let of_set = self.split.of_set;
+        for set in 0..kv_heads * self.split.groups {
+            let own: Vec<(usize, usize)> = wanted.iter().copied().filter(|&(h, s)| self.set(h, s) == set).collect();
+            let (head, mut worn) = (set / self.split.groups, false);
+            let mut misses = Vec::new();
+            for &(head, slot) in &own {
+                let row = &mut self.rows[head * SLOTS + slot];
+                row.0 = (row.0 + 1).min(MOST_USES);
+                worn |= row.0 == MOST_USES;
+                match row.1 {
+                    Some(frame) => {
+                        self.hits += 1;
+                        if self.eviction == Eviction::Lru {
+                            self.frames[set * of_set + frame] = Some((slot, step));
+                        }
+                    }
+                    None => misses.push((row.0, slot)),
+                }
+            }
+            // The most used first, then by number.
+            misses.sort_by_key(|&(uses, slot)| (MOST_USES - uses, slot));
+            let mut may_go: Vec<(i64, usize)> = Vec::new();
+            for frame in 0..of_set {
+                let rank = match self.frames[set * of_set + frame] {
+                    None => -1,
+                    Some((slot, _)) if own.contains(&(head, slot)) => continue,
+                    Some((slot, _)) if self.eviction == Eviction::Counter => i64::from(self.rows[head * SLOTS + slot].0),
+                    Some((_, since)) => i64::from(since),
+                };
+                may_go.push((rank, frame));
+            }
+            may_go.sort_unstable();
+            let changes = misses.iter().zip(&may_go).take_while(|((uses, _), (rank, _))| {
+                self.eviction != Eviction::Counter || i64::from(*uses) > *rank
+            });
+            let k = changes.count();
+            let mut frames: Vec<usize> = may_go[..k].iter().map(|&(_, frame)| frame).collect();
+            let mut comes: Vec<usize> = misses[..k].iter().map(|&(_, slot)| slot).collect();
+            frames.sort_unstable();
+            comes.sort_unstable();
+            for (frame, slot) in frames.into_iter().zip(comes) {
+                if let Some((old, _)) = self.frames[set * of_set + frame] {
+                    self.rows[head * SLOTS + old].1 = None;
+                    self.evictions += 1;
+                }
+                self.give((head, slot), frame);
+            }
+            self.misses += misses.len() as u64;
+            self.passed += misses.len() - k;
+            if worn {
+                let pages = (0..PAGES).filter(|page| self.set(head, page * PAGE_TOKENS) == set).collect::<Vec<_>>();
+                for slot in pages.into_iter().flat_map(|page| page * PAGE_TOKENS..(page + 1) * PAGE_TOKENS) {
+                    self.rows[head * SLOTS + slot].0 /= 2;
+                }
+            }
+        }
+    }
+
+    /// Rows of these pages that were wanted take frames that are free.
+    fn bring_back(&mut self, pages: &[u32], kv_heads: usize) {
+        for set in 0..kv_heads * self.split.groups {
+            let (head, first) = (set / self.split.groups, set * self.split.of_set);
+            let free: Vec<usize> = (0..self.split.of_set).filter(|f| self.frames[first + f].is_none()).collect();
+            let slots = pages.iter().flat_map(|&p| p as usize * PAGE_TOKENS..(p as usize + 1) * PAGE_TOKENS);
+            let comes: Vec<usize> = slots
+                .filter(|&slot| self.set(head, slot) == set && self.rows[head * SLOTS + slot].0 > 0)
+                .filter(|&slot| self.rows[head * SLOTS + slot].1.is_none())
+                .collect();
+            comes.into_iter().zip(free).for_each(|(slot, frame)| self.give((head, slot), frame));
+        }
+    }
+
+    /// Rows and frames that the card has otherwise.
+    fn differences(&self, state: &[u16], holders: &[u32]) -> usize {
+        let row = |&(uses, frame): &(u16, Option<usize>)| uses << 12 | frame.map_or(0, |f| f as u16 + 1);
+        let frame = |frame: &Option<(usize, u32)>| frame.map_or(0, |(slot, _)| slot as u32 + 1);
+        let rows = self.rows.iter().map(row).zip(state).filter(|(a, b)| a != *b).count();
+        let frames = self.frames.iter().map(frame).zip(holders).filter(|(a, b)| a != *b).count();
+        rows + frames + self.rows.len().abs_diff(state.len()) + self.frames.len().abs_diff(holders.len())
+    }
+}
+
+/// `fault`: the account misses a row that is wanted, and what is compared with are other keys and values.
+pub fn run(gpu: &Gpu, choosing: Choosing<'_>, fault: bool) -> Result<Vec<Row>> {
+    let mut table = Vec::new();
+    for (number, _, name, rounding) in NUMBERS {
+        for (heads, kv_heads, d) in [(6, 2, 64), (9, 3, 128), (3, 3, 80)] {
+            for (eviction, max_fetch, rows) in [
+                (Eviction::Counter, 0.3, 700),
+                (Eviction::Counter, 0.1, 1_600),
+                (Eviction::Fifo, 0.2, 900),
+                (Eviction::Lru, 0.2, 900),
+                (Eviction::Lru, 1.0, 6_000),
+            ] {
+                let case = Case { number, heads, kv_heads, d, eviction, max_fetch, rows };
+                let [wrong, attend, missed] = check(gpu, &case, choosing, fault)?;
+                let shape = format!("{heads}/{kv_heads} x {d}, {eviction:?} {rows}, {max_fetch}, {STEPS} steps");
+                for (kernel, max_error, limit) in [
+                    ("kept rows", wrong, 0.0),
+                    ("attention to kept rows", attend, 2.0 * rounding),
+                    ("missed weight", missed, 1e-4),
+                ] {
+                    let kernel = format!("cuda {kernel} {name}");
+                    table.push(Row { kernel, shape: shape.clone(), max_error, ok: max_error <= limit });
+                }
+            }
+        }
+    }
+    Ok(table)
+}
+
+/// What a test changes between steps, on the card and in the account.
+struct Bed<'a> {
+    gpu: &'a Gpu,
+    case: &'a Case,
+    store: Store,
+    selecting: Selecting,
+    /// K/V of all slots by layer, here and there.
+    kv: Vec<Vec<u16>>,
+    there: Vec<Buffer>,
+    accounts: Vec<Account>,
+    moves: Moves,
+}
+
+fn slot(i: usize) -> Slot {
+    Slot { page: PageId((i / PAGE_TOKENS) as u32), offset: (i % PAGE_TOKENS) as u8 }
+}
+
+fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<[f64; 3]> {
+    let Case { number, heads, kv_heads, d, .. } = *case;
+    let shape = Shape {
+        layers: LAYERS,
+        hidden: 64,
+        heads,
+        kv_heads,
+        head_size: d,
+        feed_forward: 64,
+        vocab: 64,
+        context: 1024,
+        norm_eps: 1e-5,
+        rope: Rope { theta: 1e4, factors: None, layout: RopeLayout::Interleaved },
+    };
+    let columns = d / 2;
+    let mut random = stream(18, "cuda selftest", &[d as u64, case.rows as u64]);
+    let mut basis =
+        || Basis { columns, numbers: (0..kv_heads * columns * d).map(|_| random.random::<f32>() - 0.5).collect() };
+    let layers = (0..LAYERS).map(|_| basis()).collect();
+    let selection = Selection {
+        source: Source::Partial(Speculation { whole_layers: WHOLE, columns, layers }, Look::Same),
+        choose: choosing(2.5, case.max_fetch),
+        whole_layers: WHOLE,
+        share: true,
+        eviction: case.eviction,
+        capacity: Some(Size::Bytes((case.rows * 4 * d) as u64)),
+    };
+    let head = HeadShape { heads: heads as u32, kv_heads: kv_heads as u32, head_size: d as u32, number };
+    let attention = AttendKernel::new(gpu, head, None)?;
+    let bytes = 6 * (PAGES * layer_page_bytes(&shape)) as u64;
+    let mut store = Store::new(gpu, &attention, &shape, PAGES, Some(bytes))?;
+    let plan: Plan = plan(bytes, &selection, PAGES, &shape)?;
+    store.retier(gpu, &attention, (Some(bytes), Some(plan.layout)), false)?;
+    let selecting = Selecting::new(gpu, number, &shape, PAGES, (&plan, &selection))?;
+    let numbers = PAGES * layer_page_bytes(&shape) / 2;
+    let kv: Vec<Vec<u16>> = (0..LAYERS as u64).map(|l| bits(number, 1_000 * l + d as u64, numbers)).collect();
+    let there = kv.iter().map(|kv| gpu.upload(kv)).collect::<Result<_>>()?;
+    let account = |_| Account::new(selecting.keeping().split(), kv_heads, case.eviction);
+    let accounts = (WHOLE..LAYERS).map(account).collect();
+    let mut bed = Bed { gpu, case, store, selecting, kv, there, accounts, moves: Moves::new(PAGES) };
+    bed.write(&(0..SLOTS).collect::<Vec<_>>())?;
+
+    let mut errors = [if plan.keeps { 0.0 } else { f64::INFINITY }, 0.0, 0.0];
+    let base = bits(number, 98, ROWS * heads * d);
+    for step in 0..STEPS {
+        bed.change(step)?;
+        // Every step asks for about the same, but for some heads.
+        let mut q = base.clone();
+        let other = bits(number, 5_000 + step as u64, q.len());
+        for (to, from) in q.chunks_exact_mut(d).zip(other.chunks_exact(d)) {
+            if from[0] % 3 == 0 {
+                to.copy_from_slice(from);
+            }
+        }
+        let found = bed.step(step as u32 + 1, &q, fault)?;
+        for (worst, error) in errors.iter_mut().zip(found) {
+            *worst = worse(*worst, error);
+        }
+    }
+    Ok(errors)
+}
+
+impl Bed<'_> {
+    /// The step's or other K/V of these slots is made anew, in all layers.
+    fn write(&mut self, slots: &[usize]) -> Result<()> {
+        let numbers: Vec<u32> = slots.iter().map(|&s| s as u32).collect();
+        let at = self.gpu.upload(&numbers)?;
+        let places: Vec<Slot> = slots.iter().map(|&s| slot(s)).collect();
+        self.store.plan(&path(0, 0), &places, None)?;
+        self.store.begin(self.gpu, [0, at.pointer(), 0])?;
+        for layer in WHOLE..LAYERS {
+            let from = Target { kv: self.there[layer].pointer(), slots: at.pointer() };
+            self.store.written(self.gpu, layer, from)?;
+            self.selecting.put(self.gpu, layer, from, at.pointer(), slots.len())?;
+        }
+        self.gpu.wait()?;
+        self.store.wait()
+    }
+
+    /// Between steps: slots written anew, pages freed, pages expected.
+    fn change(&mut self, step: usize) -> Result<()> {
+        let mut random = stream(19, "cuda selftest", &[step as u64]);
+        let Case { number, kv_heads, d, .. } = *self.case;
+        let mut page = || random.random_range(0..PAGES as u32);
+        match step % 5 {
+            1 => {
+                let page = page() as usize;
+                let slots: Vec<usize> = (page * PAGE_TOKENS..(page + 1) * PAGE_TOKENS).step_by(3).collect();
+                for layer in WHOLE..LAYERS {
+                    let fresh = bits(number, 7_000 + (step * LAYERS + layer) as u64, slots.len() * kv_heads * 2 * d);
+                    let mut rows = fresh.chunks_exact(d);
+                    for &slot in &slots {
+                        for at in 0..2 * kv_heads {
+                            let to = line(kv_heads, slot, at / 2, at % 2) * d;
+                            let row = rows.next().unwrap_or_default();
+                            self.kv[layer][to..to + d].copy_from_slice(row);
+                        }
+                    }
+                    self.there[layer] = self.gpu.upload(&self.kv[layer])?;
+                }
+                self.write(&slots)?;
+                for account in &mut self.accounts {
+                    slots.iter().for_each(|&slot| (0..kv_heads).for_each(|head| account.drop(head, slot, false)));
+                }
+            }
+            2 => {
+                let pages = [page(), page()];
+                self.selecting.freed(&pages.map(PageId));
+                self.moves.forget(&pages);
+                self.forget(&pages, false);
+            }
+            3 | 4 => {
+                let pages: Vec<u32> = (0..12).map(|_| page()).collect();
+                let (soon, later) = if step % 5 == 3 { pages.split_at(3) } else { pages.split_at(9) };
+                let ids = |pages: &[u32]| pages.iter().map(|&page| PageId(page)).collect::<Vec<_>>();
+                self.selecting.expect(self.gpu, &self.store, &ids(soon), &ids(later));
+                let (out, back) = self.moves.expect(soon.iter().copied(), later.iter().copied());
+                self.forget(&out, true);
+                self.accounts.iter_mut().for_each(|account| account.bring_back(&back, kv_heads));
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, pages: &[u32], keeps_uses: bool) {
+        for account in &mut self.accounts {
+            for slot in pages.iter().flat_map(|&p| p as usize * PAGE_TOKENS..(p as usize + 1) * PAGE_TOKENS) {
+                (0..self.case.kv_heads).for_each(|head| account.drop(head, slot, keeps_uses));
+            }
+        }
+    }
+
+    /// A step of rows that go on with one path in scattered pages; the errors of the account, of attention and of the sample.
+    fn step(&mut self, step: u32, q: &[u16], fault: bool) -> Result<[f64; 3]> {
+        let Case { number, heads, kv_heads, d, .. } = *self.case;
+        let gpu = self.gpu;
+        let mut work = path(FIRST, ROWS);
+        work.pages.iter_mut().for_each(|page| *page = *page * 7 % PAGES as u32);
+        let slot_of = |p: usize| work.pages[p / PAGE_TOKENS] as usize * PAGE_TOKENS + p % PAGE_TOKENS;
+        let own: Vec<usize> = work.positions.iter().map(|&p| slot_of(p as usize)).collect();
+        let mut staging = Staging::default();
+        staging.clear();
+        self.selecting.begin(&work, &[], &[true; ROWS], &mut staging);
+        let (out, _) = self.moves.step(&work.pages);
+        self.forget(&out, true);
+        let slots: Vec<Slot> = own.iter().map(|&s| slot(s)).collect();
+        let fetched = staging.push(self.store.plan(&work, &slots, self.selecting.selects_from())?);
+        let own_at = staging.push(&own.iter().map(|&s| s as u32).collect::<Vec<_>>());
+        let numbers = staging.push(&(0..ROWS as u32).collect::<Vec<_>>());
+        let base = staging.send(gpu)?;
+        self.store.begin(gpu, [fetched, own_at, numbers].map(|at| base + at))?;
+        self.selecting.placed(gpu, base)?;
+        let q_there = gpu.upload(q)?;
+        let out_there = gpu.zeros(q.len() * 2)?;
+        let q: Vec<f64> = q.iter().map(|&b| widen(number, b)).collect();
+        let mut errors = [0.0; 3];
+        for layer in WHOLE..LAYERS {
+            let target = self.store.target(gpu, layer, base + own_at)?;
+            for (row, &slot) in own.iter().enumerate() {
+                for at in 0..2 * kv_heads {
+                    let (to, from) = (line(kv_heads, row, at / 2, at % 2), line(kv_heads, slot, at / 2, at % 2));
+                    let there = self.there[layer].pointer();
+                    gpu.copy(target.kv + (to * d * 2) as u64, there + (from * d * 2) as u64, d * 2)?;
+                }
+            }
+            let before = self.link(gpu)?;
+            self.selecting.choose(gpu, &mut self.store, layer, q_there.pointer())?;
+            self.selecting.attend(gpu, &mut self.store, layer, [q_there.pointer(), out_there.pointer()], target)?;
+            let out: Vec<u16> = gpu.download(&out_there, q.len())?;
+            let seen = self.selecting.inspect(gpu, layer)?;
+            let mut wanted = BTreeSet::new();
+            for (at, &count) in seen.counts.iter().enumerate().take(ROWS * kv_heads) {
+                let list = &seen.lists[at * seen.list_stride..][..count as usize];
+                wanted.extend(list.iter().map(|&slot| (at % kv_heads, slot as usize)));
+            }
+            if fault {
+                wanted.pop_first();
+            }
+            let account = &mut self.accounts[layer - WHOLE];
+            let (hits, misses, evictions) = (account.hits, account.misses, account.evictions);
+            account.passed = 0;
+            account.settle(&wanted, step, kv_heads);
+            let (state, holders) = self.selecting.keeping().inspect(gpu, layer)?;
+            let mut wrong = account.differences(&state, &holders);
+            let (pool, [first, _]) = (self.selecting.keeping().pool(gpu)?, self.selecting.keeping().places(layer).1);
+            for (frame, held) in account.frames.iter().enumerate() {
+                let Some((slot, _)) = held else { continue };
+                let head = frame / account.split.of_set / account.split.groups;
+                let row = &pool[(first as usize + frame) * 2 * d..][..2 * d];
+                for part in 0..2 {
+                    let at = line(kv_heads, *slot, head, part) * d;
+                    wrong += usize::from(row[part * d..(part + 1) * d] != self.kv[layer][at..at + d]);
+                }
+            }
+            let (hits, misses) = (account.hits - hits, account.misses - misses);
+            let (evictions, staged) = (account.evictions - evictions, account.passed <= account.split.stage);
+            let after = self.link(gpu)?;
+            wrong += usize::from(after.hits - before.hits != hits || after.evictions - before.evictions != evictions);
+            // What is read in place is counted by the rows that read it.
+            wrong += usize::from(staged && after.fetches - before.fetches != misses);
+            let split = self.selecting.keeping().split();
+            if split != self.accounts[0].split {
+                let new = |_| Account::new(split, kv_heads, self.case.eviction);
+                self.accounts = (WHOLE..LAYERS).map(new).collect();
+            }
+            let mut kv: Vec<f64> = self.kv[layer].iter().map(|&b| widen(number, b)).collect();
+            if fault {
+                kv.iter_mut().enumerate().for_each(|(i, x)| *x += (i % 7) as f64);
+            }
+            let know = Know { case: self.case, kv: &kv, q: &q, seen: &seen, own: &own };
+            errors[0] += wrong as f64;
+            errors[1] = worse(errors[1], know.attention(&out));
+            let (sampled, head, row) = self.selecting.sampled_now();
+            let samples = if sampled == layer { heads / kv_heads } else { 0 };
+            let same = after.samples - before.samples == samples as u64;
+            let exact = if samples == 0 { 0.0 } else { know.missed(row, head, &slot_of) };
+            let error = (after.missed - before.missed - exact).abs();
+            errors[2] = worse(errors[2], if same { error } else { f64::INFINITY });
+        }
+        let mut here = vec![0; PAGES];
+        for row in self.accounts.iter().flat_map(|account| account.rows.iter().enumerate()) {
+            here[row.0 % SLOTS / PAGE_TOKENS] += u32::from(row.1.1.is_some());
+        }
+        errors[0] += f64::from(u8::from(here != self.selecting.keeping().rows_here(gpu)?));
+        Ok(errors)
+    }
+
+    fn link(&mut self, gpu: &Gpu) -> Result<Link> {
+        self.selecting.collect(gpu)?;
+        let mut link = Link::default();
+        self.selecting.count(&mut link);
+        Ok(link)
+    }
+}
+
+/// Where K (0) or V (1) of a slot and head begins, in rows of d numbers.
+fn line(kv_heads: usize, slot: usize, head: usize, value: usize) -> usize {
+    ((slot / 16 * kv_heads + head) * 2 + value) * 16 + slot % 16
+}
+
+struct Know<'a> {
+    case: &'a Case,
+    kv: &'a [f64],
+    q: &'a [f64],
+    seen: &'a Inspected,
+    own: &'a [usize],
+}
+
+impl Know<'_> {
+    /// Weights, not normed, that a row's query head gives to slots.
+    fn weights(&self, row: usize, head: usize, slots: impl Iterator<Item = usize>) -> Vec<f64> {
+        let Case { heads, kv_heads, d, .. } = *self.case;
+        let query = &self.q[(row * heads + head) * d..][..d];
+        let weight = |slot: usize| {
+            let at = line(kv_heads, slot, head * kv_heads / heads, 0) * d;
+            let dot: f64 = self.kv[at..at + d].iter().zip(query).map(|(a, b)| a * b).sum();
+            (dot / (d as f64).sqrt()).exp()
+        };
+        slots.map(weight).collect()
+    }
+
+    fn attended(&self, row: usize, kv_head: usize) -> Vec<usize> {
+        let at = row * self.case.kv_heads + kv_head;
+        let list = &self.seen.lists[at * self.seen.list_stride..][..self.seen.counts[at] as usize];
+        list.iter().map(|&slot| slot as usize).chain([self.own[row]]).collect()
+    }
+
+    fn attention(&self, out: &[u16]) -> f64 {
+        let Case { number, heads, kv_heads, d, .. } = *self.case;
+        let mut worst = 0f64;
+        for row in 0..ROWS {
+            for head in 0..heads {
+                let kv_head = head * kv_heads / heads;
+                let slots = self.attended(row, kv_head);
+                let weights = self.weights(row, head, slots.iter().copied());
+                let total: f64 = weights.iter().sum();
+                for i in 0..d {
+                    let value = |slot: &usize| self.kv[line(kv_heads, *slot, kv_head, 1) * d + i];
+                    let exact = slots.iter().zip(&weights).map(|(slot, w)| w * value(slot)).sum::<f64>() / total;
+                    worst = worse(worst, (widen(number, out[(row * heads + head) * d + i]) - exact).abs());
+                }
+            }
+        }
+        worst
+    }
+
+    /// What a row's heads of one K/V head missed, summed.
+    fn missed(&self, row: usize, kv_head: usize, slot_of: &dyn Fn(usize) -> usize) -> f64 {
+        let group = self.case.heads / self.case.kv_heads;
+        let of_head = |head| {
+            let sum = |slots: Vec<f64>| slots.iter().sum::<f64>();
+            let all = sum(self.weights(row, head, (0..=FIRST + row).map(slot_of)));
+            1.0 - sum(self.weights(row, head, self.attended(row, kv_head).into_iter())) / all
+        };
+        (kv_head * group..(kv_head + 1) * group).map(of_head).sum()
+    }
+}

@@ -159,11 +159,7 @@ impl CudaDevice {
     }
 
     /// Shares of pages, of their layers in the store and of those that `rows` knows.
-    fn per_page(
-        &self,
-        mut layers: Vec<f32>,
-        rows: impl Fn(&Selecting) -> Option<Vec<f32>>,
-    ) -> Option<Vec<f32>> {
+    fn per_page(&self, mut layers: Vec<f32>, rows: impl Fn(&Selecting) -> Option<Vec<f32>>) -> Option<Vec<f32>> {
         if let Some(selecting) = &self.selecting {
             layers.iter_mut().zip(rows(selecting)?).for_each(|(all, rows)| *all += rows);
         }

@@ -28,12 +28,12 @@ compile() {
   { echo "// sources sha256 $hash"; sed -e '/^\/\/ Cuda compilation tools/d;/^\/\/ Compiler Build ID/d;/^[[:space:]]*\/\//d;/^$/d' "ptx/$output.ptx"; } > ptx/next && mv ptx/next "ptx/$output.ptx"
 }
 
-compile dense.cu 80 dense
 compile measure.cu 80 measure
 for type in F16 Bf16; do
   name=$(echo "$type" | tr FB fb)
   for size in 64 80 96 128; do
     compile attend.cu 80 "attend_${name}_$size" -DKERNEL_TYPE="$type" -DKERNEL_SIZE="$size"
+    compile dense.cu 80 "dense_${name}_$size" -DKERNEL_TYPE="$type" -DKERNEL_SIZE="$size"
   done
   for size in 64 128; do
     compile attend_hopper.cu 90a "attend_hopper_${name}_$size" -DKERNEL_TYPE="$type" -DKERNEL_SIZE="$size"

@@ -8,6 +8,15 @@
 //   finish:  out = out32 as 16 bits.
 #include "plan.cuh"
 
+#ifndef KERNEL_TYPE
+#define KERNEL_TYPE F16
+#endif
+#ifndef KERNEL_SIZE
+#define KERNEL_SIZE 128
+#endif
+typedef KERNEL_TYPE T;
+#define D KERNEL_SIZE  // a multiple of 16
+
 struct Dense {
     Args a;
     float* scores;      // [kv_heads][padded rows][keys]
@@ -16,7 +25,6 @@ struct Dense {
     u32 rows, tiles, split_tiles;
 };
 
-#define D 128
 #define PITCH (D + 8)
 
 // A tile of K or V, or of Q rows, into shared memory.
@@ -51,8 +59,8 @@ extern "C" __global__ void scores(const __grid_constant__ Dense x) {
         for (u32 n = 0; n < 4; n++) {
             u32 b[4];
             load_matrix(b, shared_address(k + (n * 16 + lane / 16 * 8 + lane % 8) * PITCH + c * 16 + lane / 8 % 2 * 8));
-            mma<F16>(s[2 * n], qa, b[0], b[1]);
-            mma<F16>(s[2 * n + 1], qa, b[2], b[3]);
+            mma<T>(s[2 * n], qa, b[0], b[1]);
+            mma<T>(s[2 * n + 1], qa, b[2], b[3]);
         }
     }
     const u64 keys = (u64)x.tiles * TILE, padded = gridDim.y * 64;
@@ -104,7 +112,7 @@ extern "C" __global__ void weights(const __grid_constant__ Dense x) {
             hi = __expf(s[c + 1] - top) * inv;
         }
         __syncthreads();
-        if (c < keys) ((u32*)s)[c / 2] = pack<F16>(lo, hi);
+        if (c < keys) ((u32*)s)[c / 2] = pack<T>(lo, hi);
     }
 }
 
@@ -115,7 +123,7 @@ extern "C" __global__ void values(const __grid_constant__ Dense x) {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const u64 keys = (u64)x.tiles * TILE, padded = gridDim.y * 64;
     const u32 end = min((blockIdx.x + 1) * x.split_tiles, x.tiles);
-    float o[16][4] = {};
+    float o[D / 8][4] = {};
     for (u32 tile = blockIdx.x * x.split_tiles; tile < end; tile++) {
         __syncthreads();
         for (u32 n = threadIdx.x; n < 64 * 8; n += 128) {
@@ -132,11 +140,11 @@ extern "C" __global__ void values(const __grid_constant__ Dense x) {
             u32 pa[4];
             load_matrix(pa, shared_address(p + (warp * 16 + lane % 16) * (TILE + 8) + c * 16 + lane / 16 * 8));
 #pragma unroll
-            for (u32 n = 0; n < 8; n++) {
+            for (u32 n = 0; n < D / 16; n++) {
                 u32 b[4];
                 load_matrix_transposed(b, shared_address(v + (c * 16 + lane % 16) * PITCH + n * 16 + lane / 16 * 8));
-                mma<F16>(o[2 * n], pa, b[0], b[1]);
-                mma<F16>(o[2 * n + 1], pa, b[2], b[3]);
+                mma<T>(o[2 * n], pa, b[0], b[1]);
+                mma<T>(o[2 * n + 1], pa, b[2], b[3]);
             }
         }
     }
@@ -146,7 +154,7 @@ extern "C" __global__ void values(const __grid_constant__ Dense x) {
         if (row >= packed) continue;
         float* to = x.sums + (((u64)(row / G) * a.kv_heads + head) * G + row % G) * D + lane % 4 * 2;
 #pragma unroll
-        for (u32 n = 0; n < 16; n++) {
+        for (u32 n = 0; n < D / 8; n++) {
             atomicAdd(to + n * 8, o[n][2 * r]);
             atomicAdd(to + n * 8 + 1, o[n][2 * r + 1]);
         }
@@ -158,6 +166,6 @@ extern "C" __global__ void finish(const __grid_constant__ Dense x) {
     u64 n = blockIdx.x * (u64)blockDim.x + threadIdx.x;
     if (n >= (u64)x.rows * x.a.kv_heads * x.a.group * D / 2) return;
     float2* from = (float2*)x.sums + n;
-    ((u32*)x.a.out)[n] = pack<F16>(from->x, from->y);
+    ((u32*)x.a.out)[n] = pack<T>(from->x, from->y);
     *from = make_float2(0.0f, 0.0f);
 }

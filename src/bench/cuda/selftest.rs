@@ -49,9 +49,7 @@ pub fn run(gpu: &Gpu, fault: bool) -> Result<Vec<Row>> {
                             clock: Clock::OneCall,
                             repeats: 1,
                         };
-                        // Unfused attention is there for one shape, and beside both kernels the same.
-                        let unfused = number == Number::F16 && head_size == 128;
-                        for method in Method::ALL.into_iter().filter(|&m| m != Method::Medusa || unfused) {
+                        for method in Method::ALL {
                             let spoilt = fault && method == Method::Flatten;
                             let laid = Laid::of(&options, method);
                             let ready = Ready::new(gpu, &options, &attend, &bench, method, laid, 1, spoilt)?;

@@ -93,7 +93,7 @@ impl Bench {
     }
 }
 
-/// Attention with the whole tree's scores and a dense mask in device memory: `kernels/dense.cu`. f16, head size 128.
+/// Attention with the whole tree's scores and a dense mask in device memory: `kernels/dense.cu`.
 pub struct Dense {
     steps: [Function; 4],
     args: DenseArgs,
@@ -120,10 +120,10 @@ impl Dense {
     /// Room for a plan's tiles; `mask[rows][64 × tiles]` is 0 where a row sees a token and -inf elsewhere.
     pub fn new(gpu: &Gpu, kernel: &AttendKernel, tiles: u32, rows: u32, mask: &[f32]) -> Result<Self> {
         let shape = kernel.shape;
-        if shape.number != Number::F16 || shape.head_size != 128 {
-            return Err(Error::input("unfused attention is there for f16 and head size 128 only"));
-        }
-        let module = gpu.load(ptx::DENSE)?;
+        let text = ptx::dense(shape.number, shape.head_size).ok_or_else(|| {
+            Error::input(format!("no unfused attention for head size {}: 64, 80, 96 and 128 have it", shape.head_size))
+        })?;
+        let module = gpu.load(text)?;
         let f = |name| module.function(name, 0);
         let blocks = (rows * shape.group()).div_ceil(64);
         let scores = u64::from(shape.kv_heads * blocks * 64) * u64::from(tiles) * 64 * 4;

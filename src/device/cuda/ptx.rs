@@ -9,7 +9,6 @@ macro_rules! ptx {
     };
 }
 
-pub const DENSE: &str = ptx!("dense");
 pub const HEAD: &str = ptx!("head");
 pub const KEEP: &str = ptx!("keep");
 pub const MEASURE: &str = ptx!("measure");
@@ -48,6 +47,21 @@ pub fn select(number: Number) -> &'static str {
         Number::F16 => ptx!("select_f16"),
         Number::Bf16 => ptx!("select_bf16"),
     }
+}
+
+/// Unfused attention for a number type and head size, if there is one.
+pub fn dense(number: Number, head_size: u32) -> Option<&'static str> {
+    Some(match (number, head_size) {
+        (Number::F16, 64) => ptx!("dense_f16_64"),
+        (Number::F16, 80) => ptx!("dense_f16_80"),
+        (Number::F16, 96) => ptx!("dense_f16_96"),
+        (Number::F16, 128) => ptx!("dense_f16_128"),
+        (Number::Bf16, 64) => ptx!("dense_bf16_64"),
+        (Number::Bf16, 80) => ptx!("dense_bf16_80"),
+        (Number::Bf16, 96) => ptx!("dense_bf16_96"),
+        (Number::Bf16, 128) => ptx!("dense_bf16_128"),
+        _ => return None,
+    })
 }
 
 /// The attention kernel for a number type and head size, if there is one.
@@ -95,14 +109,15 @@ mod tests {
             "state.cuh",
             "tensor.cuh",
         ]);
-        let mut texts = vec![DENSE, MEASURE];
+        let mut texts = vec![MEASURE];
         for number in [Number::F16, Number::Bf16] {
             for size in [64, 80, 96, 128] {
+                texts.extend(dense(number, size));
                 texts.extend(attend(Kernel::Ampere, number, size));
                 texts.extend(attend(Kernel::Hopper, number, size));
             }
         }
-        assert_eq!(texts.len(), 14);
+        assert_eq!(texts.len(), 21);
         for text in texts {
             assert!(text.starts_with(&line), "kernels/ changed: run kernels/build.sh");
         }

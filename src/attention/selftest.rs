@@ -1,5 +1,7 @@
 //! Every method and every table of kernels of this machine against the float64 reference: `totara doctor --selftest`.
 
+pub mod growing;
+
 use super::contender::Contender;
 use super::sample::{Number, Sample, largest_difference};
 use super::{Method, Parallel, QueryRow};

@@ -615,6 +615,15 @@ pub struct BenchDecodeArgs {
     /// Tokens decoded on each branch
     #[arg(long, default_value_t = 32)]
     pub steps: usize,
+    /// Whether a card replays steps of a shape that came before, as it does elsewhere
+    #[arg(long, default_value = "on", value_enum)]
+    pub graphs: Switch,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Switch {
+    On,
+    Off,
 }
 
 #[derive(Debug, Clone, Args)]

@@ -2,7 +2,7 @@
 
 use super::args::{
     BenchAttentionArgs, BenchCommand, BenchDecodeArgs, BenchOffloadArgs, BenchPerplexityArgs, BenchProductsArgs,
-    BenchRecordedArgs, BenchScreenArgs, BenchTraceArgs, Common,
+    BenchRecordedArgs, BenchScreenArgs, BenchTraceArgs, Common, Switch,
 };
 use super::ticker::Ticker;
 use super::{lm, out, puzzle};
@@ -243,7 +243,7 @@ fn bench_products(common: &Common, args: &BenchProductsArgs) -> Result<u8> {
 
 /// One row a number of branches; the model is loaded anew for each, so that peak memory is that row's own.
 fn bench_decode(common: &Common, args: &BenchDecodeArgs) -> Result<u8> {
-    let options = lm::engine_options(common)?;
+    let options = EngineOptions { graphs: args.graphs == Switch::On, ..lm::engine_options(common)? };
     for (i, &branches) in args.branches.iter().enumerate() {
         let spec = Spec { prompt: args.prompt, branches, own: args.own, steps: args.steps, seed: common.seed };
         let report = decode::decode(lm::model(common, &lm::Told::new(common))?, &options, &spec)?;

@@ -60,6 +60,8 @@ pub struct EngineOptions {
     /// Rows of a step, and prompt rows of a step in which others decode; `None`: the engine's own choice.
     pub step_rows: Option<usize>,
     pub mixed_rows: Option<usize>,
+    /// Whether a card replays steps of a shape that came before.
+    pub graphs: bool,
 }
 
 impl Default for EngineOptions {
@@ -77,6 +79,7 @@ impl Default for EngineOptions {
             context: None,
             step_rows: None,
             mixed_rows: None,
+            graphs: true,
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::cards;
 use crate::attention;
 use crate::attention::cuda_plan::{self, Cutting};
+use crate::attention::selftest::growing;
 use crate::base::text::sanitize_line;
 use crate::base::{Error, Result};
 use crate::bench;
@@ -113,6 +114,10 @@ fn card(ordinal: usize, fault: &Fault) -> Result<Vec<Row>> {
     rows.extend(cuda::heads(&gpu, fault.hits(HEADS))?);
     rows.extend(bench::cuda::selftest::run(&gpu, fault.hits(ATTENTION))?);
     rows.extend(cuda::steps(ordinal, planning, fault.hits(STEPS))?);
+    let trees = [(1, 300, 5, 150), (2, 40, 20, 150), (3, 700, 1, 80)]
+        .map(|(seed, prompt, branches, steps)| growing::steps(seed, prompt, branches, steps));
+    let trees = trees.into_iter().collect::<Result<Vec<_>>>()?;
+    rows.extend(cuda::graphs::run(ordinal, planning, &trees, fault.hits(STEPS))?);
     rows.extend(cuda::offload::full(ordinal, planning, fault.hits(PAGES))?);
     rows.extend(cuda::int4::kernels(&gpu, fault.hits(INT4))?);
     rows.extend(cuda::int4::tiers(ordinal, planning, fault.hits(INT4))?);

@@ -1,6 +1,6 @@
 //! One step's attention on the card: the kernel for a model's heads, a plan in device memory, the launch.
 
-use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module, fault};
+use super::driver::{Begin, Buffer, Function, Gpu, Graph, Launch, Module, Node, fault};
 use super::ptx;
 use super::work::{CudaPlan, Kernel, Machine};
 use crate::base::{Error, Result};
@@ -46,7 +46,7 @@ pub enum KvLayout {
 
 /// The parameter block of the kernels: `Args` of `kernels/plan.cuh`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Args {
     pub q: u64,
     pub k: u64,
@@ -121,6 +121,18 @@ pub struct LoadedPlan {
     args: Args,
     rows: u32,
     _buffers: Vec<Buffer>,
+}
+
+impl LoadedPlan {
+    /// The same plan; whoever holds its arrays keeps them.
+    pub fn shared(&self) -> Self {
+        Self { args: self.args, rows: self.rows, _buffers: Vec::new() }
+    }
+
+    /// Whether a launch is told the same of both.
+    pub fn is_like(&self, other: &Self) -> bool {
+        (self.args, self.rows) == (other.args, other.rows)
+    }
 }
 
 impl AttendKernel {
@@ -299,25 +311,65 @@ impl AttendKernel {
         out: &Buffer,
         begin: Begin,
     ) -> Result<()> {
-        let row_bytes = self.shape.heads as usize * self.shape.head_size as usize * 2;
-        assert!(q.bytes().min(out.bytes()) >= plan.rows as usize * row_bytes, "queries and outputs of all rows");
         if plan.rows == 0 {
             return Ok(());
         }
+        // SAFETY: the parameters are the kernel's; its buffers live as long as the plan, q, out and the K/V.
+        self.told(plan, q, kv, out, begin, |launch, parameters| unsafe {
+            gpu.launch(self.function, launch, parameters)
+        })
+    }
+
+    /// Calls `launch` with what a launch takes.
+    fn told(
+        &self,
+        plan: &LoadedPlan,
+        q: &Buffer,
+        kv: &KvView,
+        out: &Buffer,
+        begin: Begin,
+        launch: impl FnOnce(Launch, &mut [*mut c_void]) -> Result<()>,
+    ) -> Result<()> {
+        let row_bytes = self.shape.heads as usize * self.shape.head_size as usize * 2;
+        assert!(q.bytes().min(out.bytes()) >= plan.rows as usize * row_bytes, "queries and outputs of all rows");
         let mut args = self.args(plan, q, kv.layout, out);
-        let launch = Launch {
-            grid: (args.ctas * self.shape.kv_heads, 1, 1),
-            threads: self.threads,
-            shared_bytes: self.shared_bytes,
-            begin,
-        };
+        let grid = (args.ctas * self.shape.kv_heads, 1, 1);
+        let shape = Launch { grid, threads: self.threads, shared_bytes: self.shared_bytes, begin };
         let args_at = (&raw mut args).cast::<c_void>();
         match kv.maps {
-            // SAFETY: the kernel takes one `Args`; its buffers live as long as the plan, q, out and the K/V.
-            None => unsafe { gpu.launch(self.function, launch, &mut [args_at]) },
-            // SAFETY: the kernel takes `Args` and `Maps`.
-            Some(mut maps) => unsafe { gpu.launch(self.function, launch, &mut [args_at, (&raw mut maps).cast()]) },
+            // The kernel takes one `Args`, on Hopper `Maps` after it.
+            None => launch(shape, &mut [args_at]),
+            Some(mut maps) => launch(shape, &mut [args_at, (&raw mut maps).cast()]),
         }
+    }
+
+    /// The launches of a graph in the order of the layers' K/V: one of each.
+    pub fn nodes<'v>(&self, graph: &Graph, views: impl Iterator<Item = &'v KvView>) -> Result<Vec<Node>> {
+        // SAFETY: the kernel's first parameter is one `Args`.
+        let launches = unsafe { graph.launches::<Args>(self.function)? };
+        views
+            .map(|view| {
+                let mut args = Args::default();
+                self.locate(&mut args, view.layout);
+                let node = launches.iter().find(|(_, told)| told.k == args.k).map(|(node, _)| *node);
+                node.ok_or_else(|| Error::fault("a graph lacks the attention of a layer"))
+            })
+            .collect()
+    }
+
+    /// Has a node of a graph run another plan of as many rows. `q`, `kv` and `out` are those it was captured with.
+    pub fn retell(
+        &self,
+        graph: &Graph,
+        node: Node,
+        plan: &LoadedPlan,
+        [q, out]: [&Buffer; 2],
+        kv: &KvView,
+    ) -> Result<()> {
+        // SAFETY: the node is of this kernel; the parameters as of `launch`.
+        self.told(plan, q, kv, out, Begin::After, |launch, parameters| unsafe {
+            graph.tell(node, self.function, launch, parameters)
+        })
     }
 
     fn maps(&self, gpu: &Gpu, kv: KvLayout, slots: u32) -> Result<Maps> {

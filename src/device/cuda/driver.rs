@@ -5,10 +5,15 @@
 use crate::base::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute, CUdeviceptr, CUfunction, CUmodule};
-use cudarc::driver::{CudaContext, CudaEvent, CudaGraph, CudaStream};
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
 use memmap2::MmapMut;
+use std::cell::Cell;
 use std::ffi::{CString, c_void};
 use std::sync::Arc;
+
+mod graph;
+
+pub use graph::{Graph, Node};
 
 /// The oldest CUDA version of a driver that takes our PTX, as the driver counts: 1000 × major + 10 × minor.
 const LEAST_CUDA: i32 = 12_040;
@@ -57,6 +62,10 @@ pub struct Gpu {
     pub compute: (i32, i32),
     /// Bytes of shared memory a block may ask for.
     pub shared_bytes: u32,
+    /// Launches are captured, not run.
+    captures: Cell<bool>,
+    /// What was captured last is a mark.
+    marked: Cell<bool>,
 }
 
 impl Gpu {
@@ -74,6 +83,8 @@ impl Gpu {
                 multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
                 compute: context.compute_capability()?,
                 shared_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+                captures: Cell::new(false),
+                marked: Cell::new(false),
                 context,
             })
         };
@@ -95,7 +106,8 @@ impl Gpu {
         let urgent = result::stream::get_priority_range().map(|(_, greatest)| greatest);
         let stream = urgent.and_then(|priority| self.context.new_stream_with_priority(priority));
         let stream = stream.map_err(|e| fault("a stream", e))?;
-        Ok(Self { stream, context: self.context.clone(), name: self.name.clone(), ..*self })
+        let (captures, marked) = (Cell::new(false), Cell::new(false));
+        Ok(Self { stream, context: self.context.clone(), name: self.name.clone(), captures, marked, ..*self })
     }
 
     /// Has the stream go on only once a mark of another has been passed.
@@ -217,9 +229,17 @@ impl Gpu {
         self.context.new_event(Some(sys::CUevent_flags::CU_EVENT_DEFAULT)).map_err(|e| fault("an event", e))
     }
 
-    /// Sets a mark at the stream's present end.
+    /// Sets a mark at the stream's present end; one that is captured is set by every replay.
     pub fn set_mark(&self, mark: &CudaEvent) -> Result<()> {
-        mark.record(&self.stream).map_err(|e| fault("an event", e))
+        if !self.captures.get() {
+            return mark.record(&self.stream).map_err(|e| fault("an event", e));
+        }
+        self.marked.set(true);
+        let outside = sys::CUevent_record_flags::CU_EVENT_RECORD_EXTERNAL as u32;
+        // SAFETY: an event and a stream of this context, both alive.
+        unsafe { sys::cuEventRecordWithFlags(mark.cu_event(), self.stream.cu_stream(), outside) }
+            .result()
+            .map_err(|e| fault("an event", e))
     }
 
     /// The stream, for libraries.
@@ -276,9 +296,11 @@ impl Gpu {
     pub unsafe fn launch(&self, f: Function, shape: Launch, parameters: &mut [*mut c_void]) -> Result<()> {
         let (grid, block) = (shape.grid, (shape.threads, 1, 1));
         let stream = self.stream.cu_stream();
+        // In a graph only a launch whose predecessor is a launch can begin early.
+        let begin = if self.marked.replace(false) && shape.begin == Begin::Early { Begin::After } else { shape.begin };
         // SAFETY: the caller's.
         unsafe {
-            match shape.begin {
+            match begin {
                 Begin::After => result::launch_kernel(f.0, grid, block, shape.shared_bytes, stream, parameters),
                 Begin::Together => {
                     result::launch_cooperative_kernel(f.0, grid, block, shape.shared_bytes, stream, parameters)
@@ -307,17 +329,6 @@ impl Gpu {
             }
         }
         .map_err(|e| fault("a launch", e))
-    }
-
-    /// A graph of what `work` launches.
-    pub fn capture(&self, work: impl FnOnce() -> Result<()>) -> Result<Graph> {
-        let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        self.stream.begin_capture(mode).map_err(|e| fault("a capture", e))?;
-        let done = work();
-        let flags = sys::CUgraphInstantiate_flags::CUDA_GRAPH_INSTANTIATE_FLAG_AUTO_FREE_ON_LAUNCH;
-        let graph = self.stream.end_capture(flags).map_err(|e| fault("a capture", e));
-        done?;
-        graph?.map(Graph).ok_or_else(|| Error::fault("a capture on the GPU gave no graph"))
     }
 
     /// A mark in the stream, for [`Gpu::microseconds`].
@@ -553,15 +564,6 @@ pub enum Begin {
     /// While the launch before ends, where the card [overlaps](Gpu::overlaps): the kernel itself waits for what it reads
     /// (`after_previous` of `kernels/tensor.cuh`), in every block.
     Early,
-}
-
-/// Captured launches.
-pub struct Graph(CudaGraph);
-
-impl Graph {
-    pub fn replay(&self) -> Result<()> {
-        self.0.launch().map_err(|e| fault("a graph", e))
-    }
 }
 
 #[cfg(test)]

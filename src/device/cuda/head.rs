@@ -104,7 +104,7 @@ impl Head {
             self.staging.push(&asked_rows),
             self.staging.push(&asked_tokens),
         ];
-        let base = self.staging.send(gpu)?;
+        let base = self.staging.send(gpu, false)?;
         let [rows, cold, asked_rows, asked] = at.map(|at| base + at);
         Ok((rows, Question { cold, asked_rows, asked_tokens: asked, asked: asked_tokens.len() }))
     }

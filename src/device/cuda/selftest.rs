@@ -1,6 +1,7 @@
 //! The card's step kernels against plain arithmetic: products against f64 sums, whole small models against the CPU device
 //! with exact activations. What `totara doctor --selftest` runs where a card is found.
 
+pub mod graphs;
 pub mod int4;
 pub mod keep;
 pub mod offload;
@@ -248,7 +249,7 @@ pub fn steps(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
             let cpu =
                 CpuOptions { threads: 1, activations: Activations::F32, pages, kv: KvNumber::F32, simd: Simd::best() };
             let mut exact = CpuDevice::new(weights.clone(), cpu)?;
-            let options = CudaOptions { pages, rows: 300, planning: planning(), tier: None };
+            let options = CudaOptions { pages, rows: 300, planning: planning(), tier: None, graphs: false };
             let mut card = CudaDevice::new(Gpu::open(ordinal)?, weights, options)?;
             let mut first = 0;
             for n in [40, 1, 13, 70, 300, 1] {

@@ -9,11 +9,14 @@
 //! | `mlp` | `residual_norm`, product with gating, product, again left to the next norm |
 //! | `head` | `residual_norm` of the wanted rows, product, then what is told of them (`head.rs`), one copy back |
 //!
+//! Steps of a shape that came before are replayed as one graph (`step/graphs.rs`).
+//!
 //! On Hopper and newer a launch begins while the one before it ends, and products ask for their first weights then.
 //!
 //! `x` is float32; all else that kernels hand on is of the device's 16-bit number type. Products of many rows go to cuBLAS
 //! where it is found. Head sizes are those of the attention kernels.
 
+use self::graphs::Graphs;
 use self::launch::{Kernels, NormArgs};
 use self::marks::Marks;
 use super::attend::{AttendKernel, LoadedPlan, Number, PlanPlaces};
@@ -35,6 +38,7 @@ use crate::device::{Device, Shape, Step, Times};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use std::time::Instant;
 
+mod graphs;
 mod guess;
 mod launch;
 mod layer;
@@ -61,6 +65,8 @@ pub struct CudaOptions {
     pub planning: Planning,
     /// Bytes of the card that K/V may take, where all of it lies in a host tier of `pages` pages; `None`: it is on the card.
     pub tier: Option<u64>,
+    /// Whether steps that come again are captured and replayed.
+    pub graphs: bool,
 }
 
 struct Layer {
@@ -98,16 +104,21 @@ struct Room {
 struct Running {
     n: u32,
     plan: LoadedPlan,
+    tokens: u64,
     positions: u64,
     slots: u64,
     /// Splits in `part` that `x` still lacks.
     owed: u32,
     /// Where the present layer's K/V is written.
     target: Target,
+    /// A graph ran all layers.
+    replayed: bool,
 }
 
 pub struct CudaDevice {
     gpu: Gpu,
+    /// Gone before the kernels that they run.
+    graphs: Graphs,
     shape: Shape,
     number: Number,
     kernels: Kernels,
@@ -228,13 +239,13 @@ impl Device for CudaDevice {
         let slots_of = slots;
         let slots = self.staging.push(&slots_of);
         let barrier = self.staging.push_zeros(self.attention.barrier_bytes());
-        let items = self.staging.push(&plan.items);
-        let cta_items = self.staging.push(&plan.cta_items);
-        let tiles = self.staging.push(&plan.tiles);
+        let items = self.staging.push_roomy(&plan.items);
+        let cta_items = self.staging.push_roomy(&plan.cta_items);
+        let tiles = self.staging.push_roomy(&plan.tiles);
         let batch_row = self.staging.push(&plan.batch_row);
-        let merge_row = self.staging.push(&plan.merge_row);
-        let merge_first = self.staging.push(&plan.merge_first);
-        let merge = self.staging.push(&plan.merge);
+        let merge_row = self.staging.push_roomy(&plan.merge_row);
+        let merge_first = self.staging.push_roomy(&plan.merge_first);
+        let merge = self.staging.push_roomy(&plan.merge);
         let mut selects_from = None;
         if let Some(selecting) = &mut self.selecting {
             selecting.begin(step.work, step.slots, step.selects, &mut self.staging);
@@ -249,12 +260,12 @@ impl Device for CudaDevice {
         self.times.planning += planning.elapsed().as_secs_f64();
         self.fit(n as u32)?;
         let gpu = &self.gpu;
-        let base = self.staging.send(gpu)?;
+        let base = self.staging.send(gpu, self.store.link().is_some())?;
 
         let (part_o, part_lse) = self.attention.partial_bytes(&plan);
         let places = PlanPlaces {
-            part_o: gpu.grow(&mut self.room.part_o, part_o)?.pointer(),
-            part_lse: gpu.grow(&mut self.room.part_lse, part_lse)?.pointer(),
+            part_o: gpu.grow(&mut self.room.part_o, part_o.next_power_of_two())?.pointer(),
+            part_lse: gpu.grow(&mut self.room.part_lse, part_lse.next_power_of_two())?.pointer(),
             barrier: base + barrier,
             items: base + items,
             cta_items: base + cta_items,
@@ -264,38 +275,47 @@ impl Device for CudaDevice {
             merge_first: base + merge_first,
             merge: base + merge,
         };
-        let rows = n as u32;
         self.running = Some(Running {
-            n: rows,
+            n: n as u32,
             plan: self.attention.place(&plan, places),
+            tokens: base + tokens,
             positions: base + positions,
             slots: base + slots,
             owed: 0,
             target: Target { kv: 0, slots: 0 },
+            replayed: false,
         });
+        let graph = self.find_graph()?;
+        let gpu = &self.gpu;
+        self.marks[self.turn].graphed = false;
         gpu.set_mark(&self.marks[self.turn].whole[0])?;
         self.store.begin(gpu, [fetched, slots, numbers].map(|at| base + at))?;
         if let Some(selecting) = &mut self.selecting {
             selecting.placed(gpu, base)?;
         }
-        let sizes = [rows, self.shape.hidden as u32];
-        self.kernels.embed(gpu, &self.embed.buffer, base + tokens, there(&self.room.x)?, sizes)
+        match graph {
+            Some(graph) => self.replay(graph),
+            None => self.embed(),
+        }
     }
 
     fn attn_in(&mut self, layer: usize) -> Result<()> {
-        self.queries(layer)
+        if running(&mut self.running)?.replayed { Ok(()) } else { self.queries(layer) }
     }
 
     fn attend(&mut self, layer: usize, _: &AttendWork) -> Result<()> {
-        self.attention(layer)
+        if running(&mut self.running)?.replayed { Ok(()) } else { self.attention(layer) }
     }
 
     fn attn_out(&mut self, layer: usize) -> Result<()> {
-        self.output(layer)
+        if running(&mut self.running)?.replayed { Ok(()) } else { self.output(layer) }
     }
 
     fn mlp(&mut self, layer: usize) -> Result<()> {
-        self.feed_forward(layer)
+        if !running(&mut self.running)?.replayed {
+            self.feed_forward(layer)?;
+        }
+        if layer + 1 == self.layers.len() { self.marks[self.turn].end(&self.gpu) } else { Ok(()) }
     }
 
     fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Said>) -> Result<()> {
@@ -338,6 +358,7 @@ impl Device for CudaDevice {
         let Self { gpu, shape, attention, store, .. } = self;
         let keep = !slots.is_empty();
         self.selecting = None;
+        self.graphs.clear();
         let (bytes, selection) = match tier {
             None => return store.retier(gpu, attention, (None, None), keep),
             Some((bytes, Fetch::Full)) => return store.retier(gpu, attention, (Some(bytes), None), keep),

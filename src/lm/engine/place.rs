@@ -93,7 +93,7 @@ impl Place {
                 let planning = Box::new(move |work: &_, machine: &_| planner.plan(work, machine));
                 let rows = options.step_rows.unwrap_or(step::STEP_ROWS);
                 let shape = weights.shape.clone();
-                let card = CudaOptions { pages, rows, planning, tier: device_bytes };
+                let card = CudaOptions { pages, rows, planning, tier: device_bytes, graphs: options.graphs };
                 let mut device = CudaDevice::new(gpu, weights, card)?;
                 if let Some(bytes) = device_bytes
                     && options.offload.method != offload::Method::Full

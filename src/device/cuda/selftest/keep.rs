@@ -240,7 +240,7 @@ impl Bed<'_> {
         let fetched = staging.push(self.store.plan(&work, &slots, self.selecting.selects_from())?);
         let own_at = staging.push(&own.iter().map(|&s| s as u32).collect::<Vec<_>>());
         let numbers = staging.push(&(0..ROWS as u32).collect::<Vec<_>>());
-        let base = staging.send(gpu)?;
+        let base = staging.send(gpu, false)?;
         self.store.begin(gpu, [fetched, own_at, numbers].map(|at| base + at))?;
         self.selecting.placed(gpu, base)?;
         let q_there = gpu.upload(q)?;

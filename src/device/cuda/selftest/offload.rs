@@ -48,7 +48,11 @@ pub(super) fn text(device: &mut CudaDevice, prompt: &[u32], shift: usize) -> Res
 }
 
 pub(super) fn card(ordinal: usize, weights: Weights, planning: Planning, tier: Option<u64>) -> Result<CudaDevice> {
-    CudaDevice::new(Gpu::open(ordinal)?, weights, CudaOptions { pages: PAGES, rows: PROMPT, planning, tier })
+    CudaDevice::new(
+        Gpu::open(ordinal)?,
+        weights,
+        CudaOptions { pages: PAGES, rows: PROMPT, planning, tier, graphs: true },
+    )
 }
 
 /// Greedy texts, logits and all K/V with a device tier of one to all layers against everything on the card, bit

@@ -6,6 +6,14 @@ use crate::base::Result;
 use crate::device::speculation::Look;
 
 impl CudaDevice {
+    /// `x` is the rows' embeddings.
+    pub(super) fn embed(&mut self) -> Result<()> {
+        let Self { gpu, embed, room, shape, .. } = self;
+        let running = running(&mut self.running)?;
+        let sizes = [running.n, shape.hidden as u32];
+        self.kernels.embed(gpu, &embed.buffer, running.tokens, there(&room.x)?, sizes)
+    }
+
     /// A norm of all rows: adds what `part` holds to `x`.
     pub(super) fn norm_args(&mut self, weight: u64) -> Result<NormArgs> {
         let running = running(&mut self.running)?;
@@ -78,7 +86,8 @@ impl CudaDevice {
     pub(super) fn attention(&mut self, layer: usize) -> Result<()> {
         let Self { gpu, layers, room, store, selecting, .. } = self;
         let running = running(&mut self.running)?;
-        let marks = (layer == layers.len() / 2).then_some(&self.marks[self.turn].attention);
+        let marks = if gpu.captures() { &self.graphs.marks } else { &self.marks[self.turn].attention };
+        let marks = (layer == layers.len() / 2).then_some(marks);
         if let Some([before, _]) = marks {
             gpu.set_mark(before)?;
         }
@@ -119,9 +128,6 @@ impl CudaDevice {
             products.gated(gpu, gate_up, normed, running.n, gated)?;
         }
         running.owed = products.partial(gpu, down, gated, running.n, false, part)?;
-        if layer + 1 == self.layers.len() {
-            self.marks[self.turn].end(&self.gpu)?;
-        }
         Ok(())
     }
 }

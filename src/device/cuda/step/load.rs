@@ -1,5 +1,6 @@
 //! A model taken to the card: sizes, weights, K/V, and the room that its steps work in.
 
+use super::graphs::Graphs;
 use super::launch::Kernels;
 use super::marks::Marks;
 use super::{CudaDevice, CudaOptions, Layer, Room, there};
@@ -112,6 +113,7 @@ impl CudaDevice {
             output,
             frequencies: gpu.upload(&frequencies)?,
             marks: [Marks::new(&gpu)?, Marks::new(&gpu)?],
+            graphs: Graphs::new(&gpu, options.graphs)?,
             kernels,
             products,
             attention,

@@ -9,6 +9,8 @@ pub(super) struct Marks {
     pub(super) whole: [CudaEvent; 2],
     /// Attention of the middle layer stands for all: more marks would hold the stream up.
     pub(super) attention: [CudaEvent; 2],
+    /// The step was a graph, which has marks of its own around attention.
+    pub(super) graphed: bool,
     set: bool,
 }
 
@@ -17,6 +19,7 @@ impl Marks {
         Ok(Self {
             whole: [gpu.new_mark()?, gpu.new_mark()?],
             attention: [gpu.new_mark()?, gpu.new_mark()?],
+            graphed: false,
             set: false,
         })
     }
@@ -35,7 +38,8 @@ impl CudaDevice {
             return Ok(());
         }
         let whole = self.gpu.microseconds(&marks.whole[0], &marks.whole[1])? * 1e-6;
-        let one = self.gpu.microseconds(&marks.attention[0], &marks.attention[1])? * 1e-6;
+        let [before, after] = if marks.graphed { &self.graphs.marks } else { &marks.attention };
+        let one = self.gpu.microseconds(before, after)? * 1e-6;
         let attention = (one * self.shape.layers as f64).min(whole);
         self.times.attention += attention;
         self.times.products += whole - attention;

@@ -18,9 +18,9 @@ const TASKS_PER_THREAD: u64 = 6;
 impl Planner {
     pub(super) fn make_tasks(&mut self) {
         let Self { method, parallel, work, nodes, split, blocks, .. } = self;
-        work.tasks.clear();
         match method {
             Method::Node => {
+                work.tasks.clear();
                 let ends = nodes.iter().skip(1).map(|n| n.first_unit).chain([work.units.len() as u32]);
                 let units = nodes.iter().zip(ends).map(|(n, end)| n.first_unit..end);
                 work.tasks.extend(units.filter(|units| !units.is_empty()));
@@ -29,7 +29,10 @@ impl Planner {
                 *split = split_wide_units(work, *parallel);
                 even_tasks(work, *parallel);
             }
-            Method::NodeChunk => work.tasks.extend((0..work.units.len() as u32).map(|u| u..u + 1)),
+            Method::NodeChunk => {
+                work.tasks.clear();
+                work.tasks.extend((0..work.units.len() as u32).map(|u| u..u + 1));
+            }
             _ => even_tasks(work, *parallel),
         }
         work.io.partial_rows = work.handed_over(blocks);
@@ -65,8 +68,12 @@ fn wanted_cost(total: u64, parallel: Parallel) -> u64 {
     total.div_ceil(tasks).max(1)
 }
 
+/// Percent of an even share that the busiest thread may have before units are split.
+const EVEN: u64 = 110;
+
 /// Joins neighbouring units until a task reaches the wanted cost.
 fn even_tasks(work: &mut AttendWork, parallel: Parallel) {
+    work.tasks.clear();
     let costs: Vec<u64> = work.units.iter().map(|u| cost(size(work, u), parallel.group as u64)).collect();
     let wanted = wanted_cost(costs.iter().sum(), parallel);
     let (mut first, mut open) = (0, 0);
@@ -82,13 +89,33 @@ fn even_tasks(work: &mut AttendWork, parallel: Parallel) {
     }
 }
 
+/// What the busiest thread has to do in percent of an even share, where tasks go in order to whoever is free.
+fn unevenness(work: &AttendWork, parallel: Parallel) -> u64 {
+    let mut threads = vec![0u64; parallel.threads.max(1)];
+    for task in &work.tasks {
+        let units = &work.units[task.start as usize..task.end as usize];
+        let cost: u64 = units.iter().map(|u| cost(size(work, u), parallel.group as u64)).sum();
+        for _ in 0..parallel.kv_heads {
+            if let Some(free) = threads.iter_mut().min() {
+                *free += cost;
+            }
+        }
+    }
+    let (most, all) = (threads.iter().max().copied().unwrap_or(0), threads.iter().sum::<u64>().max(1));
+    100 * most * threads.len() as u64 / all
+}
+
 /// Splits by rows the units that alone cost more than a task should, where every part still does more work with its
-/// K/V than it takes to bring it: a part reads the K/V of its rows again, and the counts say so. False where there are
-/// units enough and nothing was looked at.
+/// K/V than it takes to bring it: a part reads the K/V of its rows again, and the counts say so. Where the threads are
+/// as good as even without it, all stay whole. False where there are units enough and nothing was looked at.
 fn split_wide_units(work: &mut AttendWork, parallel: Parallel) -> bool {
     let group = parallel.group as u64;
     if work.units.len() as u64 * parallel.kv_heads as u64 >= parallel.threads as u64 * TASKS_PER_THREAD {
         return false;
+    }
+    even_tasks(work, parallel);
+    if unevenness(work, parallel) <= EVEN {
+        return true;
     }
     let total: u64 = work.units.iter().map(|u| cost(size(work, u), group)).sum();
     let wanted = wanted_cost(total, parallel);

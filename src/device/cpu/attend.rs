@@ -91,8 +91,9 @@ impl Heads {
 /// What one thread works in.
 #[derive(Debug, Default)]
 struct Scratch {
-    /// `[rows · G][d]`, scaled.
+    /// `[rows · G][d]`, scaled; and of which work rows it is, of the task's K/V head.
     q: Lazy<f32>,
+    q_of: Option<Range<usize>>,
     /// `[rows · G][WINDOW]`.
     scores: Lazy<f32>,
     /// The block that is being computed.

@@ -103,6 +103,32 @@ impl Chain {
         None
     }
 
+    /// Takes a block of all rows at once, without copying it, where they all have had the same blocks and it can wait here:
+    /// `own` is another's memory then. False, and nothing done, where it cannot.
+    fn add_all(&mut self, kernels: &Kernels, block: u32, own: &mut Held) -> bool {
+        let Some(before) = self.blocks.first().cloned() else { return false };
+        if self.blocks.iter().any(|blocks| *blocks != before) {
+            return false;
+        }
+        let from = if before.is_empty() { block } else { before.start };
+        // Halves of nodes end here as often as the number of blocks has ones at its end.
+        let level = block.trailing_ones() as usize;
+        let start = block & (u32::MAX << level);
+        if start < from {
+            return false;
+        }
+        while self.levels.len() <= level {
+            self.levels.push(Held::default());
+        }
+        let packed = 0..self.blocks.len() * self.group;
+        for held in &mut self.levels[..level] {
+            kernels.merge(held.rows(packed.clone(), self.d), own.rows(packed.clone(), self.d), self.d);
+        }
+        std::mem::swap(&mut self.levels[level], own);
+        self.blocks.fill(from..block + 1);
+        true
+    }
+
     /// Levels and starts of the nodes of row `i` that wait, the last blocks first.
     fn waiting(&self, i: usize) -> impl Iterator<Item = (usize, u32)> + use<> {
         let Range { start: from, end } = self.blocks[i];
@@ -128,6 +154,9 @@ impl Job<'_> {
     /// Takes the block just computed of the work rows `rows` into the chain.
     pub(super) fn keep(&self, block: u32, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
         let (g, d) = (self.heads.group(), self.heads.head_size);
+        if rows.len() == scratch.chain.blocks.len() && scratch.chain.add_all(self.kernels, block, &mut scratch.own) {
+            return;
+        }
         for (i, row) in rows.enumerate() {
             let at = row - scratch.chain.first;
             let own = scratch.own.rows(i * g..(i + 1) * g, d);

@@ -34,6 +34,7 @@ impl Job<'_> {
         let first = units.iter().map(|u| u.rows.start).min().unwrap_or(0) as usize;
         let end = units.iter().map(|u| u.rows.end).max().unwrap_or(0) as usize;
         scratch.chain.begin(first..end, self.heads.group(), self.heads.head_size);
+        scratch.q_of = None;
         for (i, unit) in units.iter().enumerate() {
             self.unit(unit, units.get(i + 1), kv_head, scratch);
         }
@@ -60,12 +61,14 @@ impl Job<'_> {
         scratch.scores.grow(n * WINDOW);
         scratch.tile.grow(WINDOW * d);
         scratch.own.clear(n, d);
-        // Scores come out as powers of two: exp(s / sqrt(d)) = 2^(s · log2(e) / sqrt(d)).
-        let scale = std::f32::consts::LOG2_E / (d as f32).sqrt();
-        for (packed, row) in scratch.q.chunks_mut(g * d).zip(rows.clone()) {
-            let from = self.work.order[row] as usize * self.heads.heads * d + kv_head * g * d;
-            for (a, b) in packed.iter_mut().zip(&self.q[from..from + g * d]) {
-                *a = b * scale;
+        if scratch.q_of.replace(rows.clone()) != Some(rows.clone()) {
+            // Scores come out as powers of two: exp(s / sqrt(d)) = 2^(s · log2(e) / sqrt(d)).
+            let scale = std::f32::consts::LOG2_E / (d as f32).sqrt();
+            for (packed, row) in scratch.q.chunks_mut(g * d).zip(rows.clone()) {
+                let from = self.work.order[row] as usize * self.heads.heads * d + kv_head * g * d;
+                for (a, b) in packed.iter_mut().zip(&self.q[from..from + g * d]) {
+                    *a = b * scale;
+                }
             }
         }
         for window in 0..BLOCK / WINDOW {

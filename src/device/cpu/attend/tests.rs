@@ -92,3 +92,22 @@ fn powers_of_two_are_right_to_2e_7_and_exact_at_the_ends() {
     assert_eq!((exp2(0.0), exp2(f32::NEG_INFINITY), exp2(EXP2_LOWEST - 1.0)), (1.0, 0.0, 0.0));
     assert!(exp2(f32::NAN).is_nan());
 }
+
+#[test]
+fn weights_are_powers_of_two_in_every_table() {
+    for table in kernels::available() {
+        for step in 0..2000 {
+            // The first score is the largest; the last ones give nothing.
+            let mut scores: Vec<f32> = (0..WINDOW).map(|i| -((i * 2000 + step) as f32) / 1000.0).collect();
+            scores[0] = 0.0;
+            let given = scores.clone();
+            let mut state = held(1, 8, true, 0);
+            table.softmax(&mut scores, WINDOW, 8, state.rows(0..1, 8));
+            for (&x, &found) in given.iter().zip(&scores) {
+                let exact = if x < EXP2_LOWEST { 0.0 } else { f64::from(x).exp2() };
+                let error = (f64::from(found) - exact).abs();
+                assert!(!(error.is_nan() || error > 2e-7 * exact), "{}: 2^{x} = {found}, not {exact}", table.name);
+            }
+        }
+    }
+}

@@ -232,7 +232,7 @@ impl Flat {
 
     /// Appends the tiles of `runs`. Groups of neighbours in memory are packed without gaps.
     pub fn tiles<'r>(&self, runs: impl Iterator<Item = &'r Run>, tiles: &mut Tiles) {
-        let mut fill = TileFill { tiles, paged: self.paged, len: 0 };
+        let mut fill = TileFill::new(tiles, self.paged);
         for run in runs {
             for &Stretch { slot, len } in &self.stretches[run.first as usize..(run.first + run.stretches) as usize] {
                 let (mut slot, mut len) = (slot, len as usize);
@@ -298,79 +298,91 @@ impl Tiles {
 }
 
 const EMPTY: Tile =
-    Tile { group: [0; TILE / GROUP], rows: [0; TILE], some: [u16::MAX, 0], all: [0, u16::MAX], whole: 0, unused: 0 };
+    Tile { group: [0; TILE / GROUP], rows: [0; TILE], some: [u16::MAX, 0], all: [u16::MAX, 0], whole: 0, unused: 0 };
 
 /// Packs tokens into tiles.
 struct TileFill<'t> {
     tiles: &'t mut Tiles,
     paged: bool,
-    /// Tokens and gaps in the tile that is being filled; none is where it is 0.
+    /// The tile that is being filled.
+    tile: Tile,
+    /// Rows that see any of its tokens, and all of them. Words of their own: narrow numbers that are written as halves and
+    /// read as one would stall every run.
+    some: [u32; 2],
+    all: [u32; 2],
+    tokens: u8,
+    /// Tokens and gaps in the tile; none is where it is 0.
     len: usize,
 }
 
-impl TileFill<'_> {
+impl<'t> TileFill<'t> {
+    const SOME: [u32; 2] = [u32::MAX, 0];
+    const ALL: [u32; 2] = [0, u32::MAX];
+
+    fn new(tiles: &'t mut Tiles, paged: bool) -> Self {
+        Self { tiles, paged, tile: EMPTY, some: Self::SOME, all: Self::ALL, tokens: 0, len: 0 }
+    }
+
     /// How many consecutive slots from `slot` on fit into the present group; begins a new group where `slot` is not the
     /// neighbour of the last token.
     fn room(&mut self, slot: u32) -> usize {
         let inside = self.len % GROUP;
         let page_room = if self.paged { GROUP - slot as usize % GROUP } else { GROUP };
         if inside > 0 {
-            let group = self.len / GROUP;
-            if slot == self.tile().group[group] + inside as u32
+            if slot == self.tile.group[self.len / GROUP] + inside as u32
                 && !(self.paged && (slot as usize).is_multiple_of(GROUP))
             {
                 return (GROUP - inside).min(page_room);
             }
-            self.tile().all = [u16::MAX, 0];
+            self.leave_gap();
             self.advance(GROUP - inside);
         }
-        if self.len == 0 {
-            self.tiles.tiles.push(EMPTY);
-            self.tiles.tokens.push(0);
-        }
-        let group = self.len / GROUP;
-        self.tile().group[group] = slot;
+        self.tile.group[self.len / GROUP] = slot;
         page_room
-    }
-
-    fn tile(&mut self) -> &mut Tile {
-        let last = self.tiles.len() - 1;
-        &mut self.tiles.tiles[last]
     }
 
     /// `len` tokens from `slot` on, for which there is room.
     fn push(&mut self, slot: u32, len: usize, run: &Run) {
-        let (at, last) = (self.len, self.tiles.len() - 1);
-        let tile = &mut self.tiles.tiles[last];
-        debug_assert_eq!(slot, tile.group[at / GROUP] + (at % GROUP) as u32);
-        tile.rows[at..at + len].fill(run.row | run.row_end << 16);
-        let (first, end) = (run.row as u16, run.row_end as u16);
-        tile.some = [tile.some[0].min(first), tile.some[1].max(end)];
-        tile.all = [tile.all[0].max(first), tile.all[1].min(end)];
-        self.tiles.tokens[last] += len as u8;
+        let at = self.len;
+        debug_assert_eq!(slot, self.tile.group[at / GROUP] + (at % GROUP) as u32);
+        self.tile.rows[at..at + len].fill(run.row | run.row_end << 16);
+        self.some = [self.some[0].min(run.row), self.some[1].max(run.row_end)];
+        self.all = [self.all[0].max(run.row), self.all[1].min(run.row_end)];
+        self.tokens += len as u8;
         self.advance(len);
+    }
+
+    /// No row sees all 64 tokens of a tile that holds fewer.
+    fn leave_gap(&mut self) {
+        self.all = [u32::from(u16::MAX), 0];
     }
 
     fn advance(&mut self, len: usize) {
         self.len += len;
         if self.len == TILE {
-            let tile = self.tile();
-            let first = tile.group[0];
-            let follows = (0..TILE / GROUP).all(|g| tile.group[g] == first + (g * GROUP) as u32);
-            tile.whole = u32::from(follows && tile.all[0] != u16::MAX);
-            self.len = 0;
+            let first = self.tile.group[0];
+            let follows = (0..TILE / GROUP).all(|g| self.tile.group[g] == first + (g * GROUP) as u32);
+            self.tile.whole = u32::from(follows && self.all[0] != u32::from(u16::MAX));
+            self.end();
         }
+    }
+
+    fn end(&mut self) {
+        // Row numbers are 16-bit (`MAX_ROWS`).
+        (self.tile.some, self.tile.all) = (self.some.map(|row| row as u16), self.all.map(|row| row as u16));
+        self.tiles.tiles.push(self.tile);
+        self.tiles.tokens.push(self.tokens);
+        (self.tile, self.some, self.all) = (EMPTY, Self::SOME, Self::ALL);
+        (self.tokens, self.len) = (0, 0);
     }
 
     /// Groups that stay empty repeat the first, so that every copy reads memory that exists.
     fn flush(mut self) {
         if self.len > 0 {
-            let groups = self.len.div_ceil(GROUP);
-            let tile = self.tile();
-            for group in groups..TILE / GROUP {
-                tile.group[group] = tile.group[0];
-            }
-            tile.all = [u16::MAX, 0];
+            let first = self.tile.group[0];
+            self.tile.group[self.len.div_ceil(GROUP)..].fill(first);
+            self.leave_gap();
+            self.end();
         }
     }
 }

@@ -21,7 +21,7 @@ struct Costs {
 }
 
 const AMPERE: Costs = Costs { device: 2000, cached: 1400, pass_rows: 16, pass: 500, least: 1000, item: 1500 };
-const HOPPER: Costs = Costs { device: 1000, cached: 700, pass_rows: 64, pass: 620, least: 850, item: 900 };
+const HOPPER: Costs = Costs { device: 1000, cached: 700, pass_rows: 64, pass: 630, least: 865, item: 1000 };
 
 /// The barrier before the merge.
 const MEET: u64 = 1200;

@@ -10,8 +10,8 @@ use crate::attention::{Method, Parallel};
 use crate::base::size::{self, Human};
 use crate::base::{Error, Result};
 use crate::device::cpu::attend::{Heads, ParallelFor, kernels};
+use crate::device::cpu::pool::Pool;
 use crate::device::cuda::work::{Kernel, Machine};
-use rayon::prelude::*;
 use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
@@ -78,15 +78,9 @@ const CHECKED_ROWS: usize = 16;
 
 /// Measures and writes to `out`. An error where a method's result differs from the reference.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
-    let pool = rayon::ThreadPoolBuilder::new()
-        .num_threads(options.threads)
-        .build()
-        .map_err(|e| Error::fault(format!("{} threads cannot be started: {e}", options.threads)))?;
-    let parallel = |n: usize, f: &(dyn Fn(usize) + Sync)| {
-        if n > 0 {
-            pool.install(|| (0..n).into_par_iter().with_max_len(1).for_each(f));
-        }
-    };
+    // The engine's own threads: they stay awake between calls, as in a step.
+    let pool = Pool::new(options.threads)?;
+    let parallel = |n: usize, f: &(dyn Fn(usize) + Sync)| pool.run(n, &|task, _| f(task));
     let limits = Limits {
         copy: peak::copy_bandwidth(options.threads, peak::COPY_BYTES, &parallel),
         adds: peak::multiply_adds(options.threads, &parallel),

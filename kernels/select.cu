@@ -67,6 +67,7 @@ struct Put {
     const u32* from_slots; // [n]
     const u32* to_slots;   // [n]
     const float* basis;    // [kv_head][d][c]
+    const float* centre;   // [kv_head][c]: the mean key's, which all keys are told without
     unsigned char* codes;
     u16* scales;
     u32 kv_heads, head_size, columns, pairs;
@@ -90,6 +91,7 @@ extern "C" __global__ void put_partial(const __grid_constant__ Put a) {
             if (column < c) {
                 const float* basis = a.basis + (u64)head * d * c + column;
                 for (u32 i = 0; i < d; i++) sums[k] += keys[warp][i] * basis[(u64)i * c];
+                sums[k] -= a.centre[head * c + column];
             }
             most = fmaxf(most, fabsf(sums[k]));
         }

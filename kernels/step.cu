@@ -24,6 +24,7 @@ extern "C" __global__ void embed(const u16* table, const u32* tokens, float* x, 
 struct Norm {
     float* x;            // [n][H]
     const float* part;   // [splits][n][H], added to x first
+    const float* shift;  // [H], added to what is normed alone; may be null
     const float* weight; // [H]
     const u32* rows;     // which row of x each block takes; null: its own number, and x is written back
     u16* out;            // [blocks][H]
@@ -31,7 +32,7 @@ struct Norm {
     float eps;
 };
 
-// x += the parts; out = x / sqrt(mean(x^2) + eps) * weight. A block a row; shared memory: H float32. Blocks of 512
+// x += the parts; out = y / sqrt(mean(y^2) + eps) * weight with y = x + shift. A block a row; shared memory: H float32. Blocks of 512
 // threads fit beside two of a product: taller ones would keep the next product from beginning early.
 extern "C" __global__ void residual_norm(const __grid_constant__ Norm a) {
     extern __shared__ __align__(16) float4 kept[];
@@ -50,6 +51,10 @@ extern "C" __global__ void residual_norm(const __grid_constant__ Norm a) {
             v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
         }
         if (a.splits && !a.rows) x[i] = v;
+        if (a.shift) {
+            const float4 p = ((const float4*)a.shift)[i];
+            v.x += p.x, v.y += p.y, v.z += p.z, v.w += p.w;
+        }
         kept[i] = v;
         sum += v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
     }

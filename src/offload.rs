@@ -120,7 +120,7 @@ impl Default for Options {
         Self {
             method: Method::None,
             alpha: 4.0,
-            ratio: 0.6,
+            ratio: 0.75,
             max_fetch: 0.2,
             capacity: None,
             eviction: Eviction::Counter,
@@ -139,7 +139,7 @@ impl Options {
             return refuse("alpha", f64::from(self.alpha), "give a number above 0, or inf");
         }
         if !(self.ratio > 0.0 && self.ratio <= 1.0) {
-            return refuse("ratio", self.ratio, "give a share above 0 and up to 1, such as 0.6");
+            return refuse("ratio", self.ratio, "give a share above 0 and up to 1, such as 0.75");
         }
         if !(self.max_fetch > 0.0 && self.max_fetch <= 1.0) {
             return refuse("max-fetch", f64::from(self.max_fetch), "give a share above 0 and up to 1, such as 0.2");

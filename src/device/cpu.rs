@@ -30,8 +30,8 @@ pub(crate) mod pack;
 mod partial;
 pub(crate) mod pool;
 pub(crate) mod product;
-pub(crate) mod rope;
 mod rows;
+pub(crate) mod rope;
 mod selecting;
 pub(crate) mod shared;
 pub mod simd;
@@ -42,7 +42,7 @@ use super::weight::{Weight, Weights};
 use super::{Device, Shape, Step, Times};
 use crate::base::size::Human;
 use crate::base::{Error, Result};
-use crate::device::speculation::{Fetch, Look, Seen, Watched, Watcher};
+use crate::device::speculation::{Fetch, Look, Seen, Watched, Watching};
 use crate::device::tiers::Link;
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
 use arena::{Arena, KvNumber};
@@ -116,6 +116,8 @@ struct State {
     /// Queries of this layer as guessed before it, and those of the next.
     guess: Vec<f32>,
     guessed: Vec<f32>,
+    /// `x` with what is added to it for a guess.
+    shifted: Vec<f32>,
     k: Vec<f32>,
     v: Vec<f32>,
     o: Vec<f32>,
@@ -138,7 +140,7 @@ pub struct CpuDevice {
     arena: Arena,
     /// `None`: attention reads `arena` itself.
     hot: Option<Hot>,
-    watcher: Option<Watcher>,
+    watching: Option<Watching>,
     attention: Attention,
     rope: RopeTable,
     pool: Pool,
@@ -195,7 +197,7 @@ impl CpuDevice {
             })?,
             arena,
             hot: None,
-            watcher: None,
+            watching: None,
             rope: RopeTable::new(&shape.rope, shape.head_size),
             workers: (0..pool.threads()).map(|_| Mutex::default()).collect(),
             pool,
@@ -215,16 +217,25 @@ impl CpuDevice {
     /// When the queries of `layer` are to be guessed.
     fn look(&self, layer: usize) -> Look {
         let wanted = self.hot.as_ref().map_or(Look::Same, |hot| hot.look(layer));
-        if self.watcher.is_some() && wanted == Look::Same { Look::Ahead } else { wanted }
+        if self.watching.is_some() && wanted == Look::Same { Look::Ahead } else { wanted }
     }
 
     /// Guesses the queries of `layer` from `x` as it is now.
     fn guess(&mut self, layer: usize) {
-        let Self { shape, options, layers, rope, pool, workers, state, .. } = self;
+        let Self { shape, options, layers, hot, watching, rope, pool, workers, state, .. } = self;
+        let shift = match watching {
+            Some(watching) => watching.shifts.get(layer).map_or(&[][..], |shift| shift),
+            None => hot.as_ref().map_or(&[][..], |hot| hot.shift(layer)),
+        };
         let n = state.positions.len();
         let width = shape.heads * shape.head_size;
         let Some(Layer { attn_norm, wq, .. }) = layers.get(layer) else { return };
-        let State { x, guessed, rows, positions, .. } = state;
+        let State { x, shifted, guessed, rows, positions, .. } = state;
+        if !shift.is_empty() {
+            shifted.clear();
+            shifted.extend(x[..n * shape.hidden].iter().zip(shift.iter().cycle()).map(|(x, shift)| x + shift));
+        }
+        let x = if shift.is_empty() { x } else { shifted };
         let mut ops = Ops { simd: options.simd, pool, workers };
         rows.shape(n, shape.hidden, Wants::of(options.activations, &[wq]));
         ops.norm(x, |row| row, Some((attn_norm, shape.norm_eps)), rows);
@@ -277,8 +288,9 @@ pub(super) fn check_norm(name: &str, weight: Vec<f32>, hidden: usize) -> Result<
 }
 
 impl Watched for CpuDevice {
-    fn watch(&mut self, watcher: Option<Watcher>) {
-        self.watcher = watcher;
+    fn watch(&mut self, watching: Option<Watching>) -> Result<()> {
+        self.watching = watching;
+        Ok(())
     }
 }
 
@@ -331,7 +343,7 @@ impl Device for CpuDevice {
         if self.look(layer + 1) == Look::Ahead {
             self.guess(layer + 1);
         }
-        let Self { shape, options, layers, arena, hot, watcher, rope, pool, workers, state, .. } = self;
+        let Self { shape, options, layers, arena, hot, watching, rope, pool, workers, state, .. } = self;
         let (n, h) = (state.positions.len(), shape.hidden);
         let (width, kv_width) = (shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
         let Layer { attn_norm, wq, wk, wv, .. } = &layers[layer];
@@ -361,9 +373,9 @@ impl Device for CpuDevice {
             }
         });
         let State { q, k, guess, slots, .. } = state;
-        if let Some(watcher) = watcher {
+        if let Some(watching) = watching {
             let guess = if layer == 0 { &[] } else { &guess[..n * width] };
-            watcher(&Seen { layer, q: &q[..n * width], guess, k: &k[..n * kv_width] });
+            (watching.watcher)(&Seen { layer, x: &x[..n * h], q: &q[..n * width], guess, k: &k[..n * kv_width] });
         }
         if let Some(hot) = hot {
             let parallel = |tasks: usize, f: &(dyn Fn(usize) + Sync)| pool.run(tasks, &|task, _| f(task));

@@ -2,6 +2,7 @@
 
 use super::Device;
 use super::picks::Choose;
+use crate::base::Result;
 use crate::base::size::Size;
 use crate::kv::residency::Eviction;
 
@@ -10,10 +11,20 @@ use crate::kv::residency::Eviction;
 pub struct Basis {
     pub columns: usize,
     pub numbers: Vec<f32>,
+    /// The columns of a mean key, `[kv_head][columns]`: a query's product with it is the same for all tokens, so that keys
+    /// need only tell how they differ from it.
+    pub centre: Vec<f32>,
 }
 
 impl Basis {
-    /// The columns of one query or key `[d]`.
+    /// The columns of one key `[d]`, less those of the mean.
+    pub fn project_key(&self, kv_head: usize, from: &[f32], to: &mut [f32]) {
+        self.project(kv_head, from, to);
+        let centre = &self.centre[kv_head * self.columns..(kv_head + 1) * self.columns];
+        to.iter_mut().zip(centre).for_each(|(to, centre)| *to -= centre);
+    }
+
+    /// The columns of one query `[d]`.
     pub fn project(&self, kv_head: usize, from: &[f32], to: &mut [f32]) {
         let d = from.len();
         let own = &self.numbers[kv_head * self.columns * d..(kv_head + 1) * self.columns * d];
@@ -35,6 +46,18 @@ pub struct Speculation {
     pub whole_layers: usize,
     pub columns: usize,
     pub layers: Vec<Basis>,
+    /// Of every layer what the one before adds to its input in the mean, `[hidden]`; empty for none.
+    pub shifts: Vec<Vec<f32>>,
+}
+
+impl Speculation {
+    /// What is added to `x` where the queries of `layer` are guessed from it; empty for nothing.
+    pub fn shift(&self, layer: usize, look: Look) -> &[f32] {
+        match look {
+            Look::Ahead => self.shifts.get(layer).map_or(&[], |shift| shift),
+            Look::Half | Look::Same => &[],
+        }
+    }
 }
 
 /// Whose query guesses a layer's scores.
@@ -85,9 +108,10 @@ pub enum Fetch {
     Selected(Selection),
 }
 
-/// Queries `[rows][heads · d]` and keys `[rows][kv_heads · d]` of one layer, after RoPE.
+/// One layer's input `[rows][hidden]`, and its queries `[rows][heads · d]` and keys `[rows][kv_heads · d]` after RoPE.
 pub struct Seen<'a> {
     pub layer: usize,
+    pub x: &'a [f32],
     pub q: &'a [f32],
     /// The queries as guessed one layer before; empty for the first.
     pub guess: &'a [f32],
@@ -97,8 +121,14 @@ pub struct Seen<'a> {
 /// Is told what each layer sees.
 pub type Watcher = Box<dyn FnMut(&Seen<'_>) + Send>;
 
+/// A watcher, and the shifts that guesses are made with for it ([`Speculation::shifts`]).
+pub struct Watching {
+    pub watcher: Watcher,
+    pub shifts: Vec<Vec<f32>>,
+}
+
 /// A device that tells what its layers see.
 pub trait Watched: Device {
-    /// Has every layer's queries and keys told from now on, or no more.
-    fn watch(&mut self, watcher: Option<Watcher>);
+    /// Has every layer's input, queries and keys told from now on, or no more. Errors: no memory for the shifts.
+    fn watch(&mut self, watching: Option<Watching>) -> Result<()>;
 }

@@ -5,6 +5,9 @@
 //! `(qA)·(kA) = q·k`. RoPE does not commute with `A`, so `A` stays out of the weights and serves guesses alone. Columns are
 //! ordered by the sum of `|QA| + |KA|`: the first `ratio` of them are the partial ones.
 //!
+//! Keys are told by how they differ from the sample's mean key, since what all keys share moves all scores alike. Queries that
+//! are guessed from the input of the layer before lack what that layer adds to it: what it adds in the mean is added.
+//!
 //! How well a layer can be guessed is measured on the same text: the attention weight on the tokens that the guess takes,
 //! as a share of that on the best tokens, as many.
 
@@ -39,6 +42,8 @@ pub struct Sampled<'a> {
     pub guess: &'a [f32],
     /// `[rows][kv_heads · d]`.
     pub k: &'a [f32],
+    /// What the layer before adds to this one's input in the mean, `[hidden]`, with which the guess was made.
+    pub shift: &'a [f32],
 }
 
 /// One layer's basis and how well it guesses.
@@ -46,6 +51,10 @@ pub struct Sampled<'a> {
 pub struct LayerSkew {
     /// `[kv_head][column][d]`, the columns that carry most first.
     pub columns: Vec<f32>,
+    /// The mean key, `[kv_head][d]`.
+    pub mean: Vec<f32>,
+    /// What the layer before adds to this one's input in the mean, `[hidden]`; zeros for the first layer.
+    pub shift: Vec<f32>,
     /// Attention weight kept, as a share of the best: with the queries of a layer ahead, and with the layer's own.
     pub ahead: f32,
     pub same: f32,
@@ -54,6 +63,7 @@ pub struct LayerSkew {
 /// All layers of a model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Skew {
+    pub hidden: usize,
     pub kv_heads: usize,
     pub head_size: usize,
     pub layers: Vec<LayerSkew>,
@@ -81,7 +91,8 @@ impl LayerSkew {
             weighed.sort_by(|a, b| b.0.total_cmp(&a.0));
             columns.extend(weighed.iter().flat_map(|(_, column)| *column));
         }
-        let mut skew = Self { columns, ahead: 0.0, same: 0.0 };
+        let shift = sampled.shift.to_vec();
+        let mut skew = Self { columns, mean: mean(k, kv_heads * d), shift, ahead: 0.0, same: 0.0 };
         let basis = skew.basis(kv_heads, d, columns_of(MEASURED.1, d));
         skew.same = kept(sampled, &basis, sampled.q);
         skew.ahead = if sampled.guess.is_empty() { 0.0 } else { kept(sampled, &basis, sampled.guess) };
@@ -90,7 +101,13 @@ impl LayerSkew {
 
     fn basis(&self, kv_heads: usize, d: usize, columns: usize) -> Basis {
         let head = |kv_head: usize| &self.columns[kv_head * d * d..][..columns * d];
-        Basis { columns, numbers: (0..kv_heads).flat_map(head).copied().collect() }
+        let mut basis = Basis { columns, numbers: (0..kv_heads).flat_map(head).copied().collect(), centre: Vec::new() };
+        let mut centre = vec![0f32; kv_heads * columns];
+        for (kv_head, (mean, to)) in self.mean.chunks_exact(d).zip(centre.chunks_exact_mut(columns)).enumerate() {
+            basis.project(kv_head, mean, to);
+        }
+        basis.centre = centre;
+        basis
     }
 }
 
@@ -102,6 +119,7 @@ impl Skew {
             whole_layers: whole_layers.unwrap_or_else(|| self.whole_layers()),
             columns,
             layers: self.layers.iter().map(|l| l.basis(self.kv_heads, self.head_size, columns)).collect(),
+            shifts: self.layers.iter().map(|l| l.shift.clone()).collect(),
         }
     }
 
@@ -112,6 +130,16 @@ impl Skew {
         let bad = |l: &LayerSkew| f64::from(l.ahead) < GOOD_GUESS;
         self.layers[..most].iter().rposition(bad).map_or(0, |last| last + 1)
     }
+}
+
+/// The mean of rows of `width` numbers.
+fn mean(rows: &[f32], width: usize) -> Vec<f32> {
+    let mut sums = vec![0f64; width];
+    for row in rows.chunks_exact(width) {
+        sums.iter_mut().zip(row).for_each(|(sum, &x)| *sum += f64::from(x));
+    }
+    let count = (rows.len() / width).max(1) as f64;
+    sums.iter().map(|sum| (sum / count) as f32).collect()
 }
 
 /// Columns that a ratio takes; at least one.
@@ -150,7 +178,7 @@ fn kept(sampled: &Sampled<'_>, basis: &Basis, from: &[f32]) -> f32 {
     let key = |token: usize, kv_head: usize| &k[(token * kv_heads + kv_head) * d..][..d];
     let mut projected = vec![0f32; rows * kv_heads * basis.columns];
     for (at, out) in projected.chunks_exact_mut(basis.columns).enumerate() {
-        basis.project(at % kv_heads, key(at / kv_heads, at % kv_heads), out);
+        basis.project_key(at % kv_heads, key(at / kv_heads, at % kv_heads), out);
     }
     let (mut ours, mut best) = (0f64, 0f64);
     for row in (rows / 2..rows).step_by(MEASURE_EVERY).filter(|&row| row > 0) {
@@ -211,7 +239,8 @@ mod tests {
     fn a_basis_is_orthogonal_keeps_products_and_its_first_columns_carry_them() {
         let d = 16;
         let (q, k) = sample(d);
-        let skew = LayerSkew::of(&Sampled { heads: 4, kv_heads: 2, head_size: d, q: &q, guess: &[], k: &k }).unwrap();
+        let sampled = Sampled { heads: 4, kv_heads: 2, head_size: d, q: &q, guess: &[], k: &k, shift: &[] };
+        let skew = LayerSkew::of(&sampled).unwrap();
         for head in skew.columns.chunks_exact(d * d) {
             for (i, a) in head.chunks_exact(d).enumerate() {
                 for (j, b) in head.chunks_exact(d).enumerate() {
@@ -240,11 +269,13 @@ mod tests {
         let d = 16;
         let (q, k) = sample(d);
         let other: Vec<f32> = q.iter().rev().copied().collect();
-        let of = |guess: &[f32]| LayerSkew::of(&Sampled { heads: 4, kv_heads: 2, head_size: d, q: &q, guess, k: &k });
+        let of = |guess: &[f32]| {
+            LayerSkew::of(&Sampled { heads: 4, kv_heads: 2, head_size: d, q: &q, guess, k: &k, shift: &[1.0] })
+        };
         let (good, bad) = (of(&q).unwrap(), of(&other).unwrap());
         assert!(good.ahead > 0.99 && bad.ahead < 0.75, "{} {}", good.ahead, bad.ahead);
         let layers = [vec![bad.clone(); 2], vec![good; 20], vec![bad; 2]].concat();
-        let skew = Skew { kv_heads: 2, head_size: d, layers };
+        let skew = Skew { hidden: 1, kv_heads: 2, head_size: d, layers };
         assert_eq!(skew.whole_layers(), 2);
         let speculation = skew.speculation(0.25, None);
         assert_eq!((speculation.columns, speculation.whole_layers, speculation.layers.len()), (4, 2, 24));

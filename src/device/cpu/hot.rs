@@ -124,6 +124,11 @@ impl Hot {
         self.selecting.as_ref().map_or(Look::Same, |s| s.look(layer))
     }
 
+    /// What is added to `x` where the queries of `layer` are guessed from it.
+    pub fn shift(&self, layer: usize) -> &[f32] {
+        self.selecting.as_ref().map_or(&[], |s| s.shift(layer))
+    }
+
     /// Pages whose tokens are gone: their frames are free before any other has to go.
     pub fn freed(&mut self, pages: &[PageId]) {
         let pages: Vec<u32> = pages.iter().map(|page| page.0).collect();

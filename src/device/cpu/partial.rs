@@ -2,7 +2,8 @@
 //!
 //! With an orthogonal `A`, `(qA)·(kA) = q·k`; the columns of `A` in which queries and keys are large carry most of it.
 //! Layout `[layer][page][kv_head][columns / 2][16]`, two columns of a token in a byte, with a scale a token and head. Four
-//! bits a number: twice the columns are worth more than twice the bits. A page's tokens are scored side by side.
+//! bits a number: twice the columns are worth more than twice the bits; and of what keys have more or less than the mean,
+//! which is what tells them apart, so that the bits are not spent on what all of them share. A page's tokens are scored side by side.
 
 use super::attend::ParallelFor;
 use super::input::grow;
@@ -60,7 +61,7 @@ impl PartialKeys {
                 for kv_head in 0..kv_heads {
                     let at = places[row] + kv_head * PAGE_TOKENS + slots[row].offset as usize;
                     let key = &k[(row * kv_heads + kv_head) * d..][..d];
-                    basis.project(kv_head, key, &mut numbers);
+                    basis.project_key(kv_head, key, &mut numbers);
                     let most = numbers.iter().fold(0f32, |a, b| a.max(b.abs()));
                     let scale = f16::from_f32(most / 7.0);
                     let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
@@ -120,10 +121,11 @@ mod tests {
         let (kv_heads, d, columns, pages) = (2, 16, 5, 6);
         let mut random = stream(2, "partial keys", &[]);
         let mut numbers = |n: usize| -> Vec<f32> { (0..n).map(|_| random.random_range(-1.0..1.0)).collect() };
-        let basis = || Basis { columns, numbers: vec![] };
+        let basis = || Basis { columns, numbers: vec![], centre: vec![] };
         let mut layers = vec![basis(); 3];
         layers.iter_mut().for_each(|l| l.numbers = numbers(kv_heads * columns * d));
-        let speculation = Speculation { whole_layers: 1, columns, layers };
+        layers.iter_mut().for_each(|l| l.centre = numbers(kv_heads * columns));
+        let speculation = Speculation { whole_layers: 1, columns, layers, shifts: vec![] };
         let mut partial = PartialKeys::new(&speculation, pages, kv_heads, d);
         // 40 tokens in pages 4, 1 and 5; then the same places again with other keys for some.
         let slot = |t: usize| Slot { page: PageId([4, 1, 5][t / 16]), offset: (t % 16) as u8 };
@@ -143,7 +145,7 @@ mod tests {
             partial.scores(2, kv_head, &runs, 38, &query, &mut scores);
             for (t, score) in scores.iter().enumerate() {
                 let mut key = vec![0.0; columns];
-                speculation.layers[2].project(kv_head, &keys[(t * kv_heads + kv_head) * d..][..d], &mut key);
+                speculation.layers[2].project_key(kv_head, &keys[(t * kv_heads + kv_head) * d..][..d], &mut key);
                 let exact: f32 = key.iter().zip(&query).map(|(a, b)| a * b).sum();
                 let most = key.iter().fold(0f32, |a, b| a.max(b.abs()));
                 let bound = query.iter().map(|q| q.abs()).sum::<f32>() * most / 13.0 + 1e-5;

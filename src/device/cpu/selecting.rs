@@ -121,6 +121,14 @@ impl Selecting {
         }
     }
 
+    /// See [`Speculation::shift`](crate::device::speculation::Speculation::shift).
+    pub fn shift(&self, layer: usize) -> &[f32] {
+        match &self.selection.source {
+            Source::Partial(speculation, look) => speculation.shift(layer, *look),
+            _ => &[],
+        }
+    }
+
     pub fn row_bytes(&self) -> usize {
         self.rows.row_bytes()
     }

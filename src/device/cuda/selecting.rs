@@ -55,9 +55,12 @@ struct Kernels {
     _module: Module,
 }
 
-/// A selecting layer's basis `[kv_head][d][columns]` and partial keys.
+/// A selecting layer's basis `[kv_head][d][columns]` with its centre `[kv_head][columns]`, what is added for a guess
+/// `[hidden]`, and partial keys.
 struct Layer {
     basis: Buffer,
+    centre: Buffer,
+    shift: Option<Buffer>,
     codes: Buffer,
     scales: Buffer,
 }
@@ -188,6 +191,8 @@ impl Selecting {
             }
             Ok(Layer {
                 basis: gpu.upload(&turned)?,
+                centre: gpu.upload(&speculation.layers[l].centre)?,
+                shift: Some(speculation.shift(l, look)).filter(|s| !s.is_empty()).map(|s| gpu.upload(s)).transpose()?,
                 codes: gpu.zeros(tokens * c.div_ceil(2))?,
                 scales: gpu.zeros(tokens * 2)?,
             })
@@ -257,6 +262,12 @@ impl Selecting {
         self.selects(layer).then_some(self.look)
     }
 
+    /// Where lies what is added to `x` where queries of a layer are guessed from it; 0: nowhere.
+    pub fn shift(&self, layer: usize) -> u64 {
+        let own = layer.checked_sub(self.whole_layers).and_then(|at| self.layers.get(at));
+        own.and_then(|layer| layer.shift.as_ref()).map_or(0, Buffer::pointer)
+    }
+
     /// Keeps partial keys of `rows` new tokens of a layer, which lie at `from` and belong to `slots`.
     pub fn put(&self, gpu: &Gpu, layer: usize, from: Target, slots: u64, rows: usize) -> Result<()> {
         let Some(own) = layer.checked_sub(self.whole_layers).and_then(|at| self.layers.get(at)) else { return Ok(()) };
@@ -265,6 +276,7 @@ impl Selecting {
             from_slots: from.slots,
             to_slots: slots,
             basis: own.basis.pointer(),
+            centre: own.centre.pointer(),
             codes: own.codes.pointer(),
             scales: own.scales.pointer(),
             kv_heads: self.kv_heads as u32,

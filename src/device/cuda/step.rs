@@ -128,7 +128,8 @@ pub struct CudaDevice {
     store: Store,
     /// What rows attend to is chosen.
     selecting: Option<Selecting>,
-    watcher: Option<Watcher>,
+    /// Who is told what layers see, and what is added for guesses meanwhile.
+    watching: Option<(Watcher, Vec<Buffer>)>,
     /// Pages up to the last that the step writes, where somebody watches.
     watched_pages: usize,
     watched_slots: Vec<u32>,
@@ -253,7 +254,7 @@ impl Device for CudaDevice {
         }
         let fetched = self.staging.push(self.store.plan(step.work, step.slots, selects_from)?);
         let numbers = self.staging.push(&(0..n as u32).collect::<Vec<_>>());
-        if self.watcher.is_some() {
+        if self.watching.is_some() {
             self.watched_pages = step.slots.iter().map(|slot| slot.page.0 as usize + 1).max().unwrap_or(0);
             self.watched_slots = slots_of.clone();
         }

@@ -49,11 +49,16 @@ fn grow(session: &mut Session, shape: &Shape) -> Vec<Vec<f32>> {
 fn speculation(shape: &Shape, whole_layers: usize) -> Speculation {
     let mut random = stream(8, "basis", &[]);
     let columns = 3;
+    let mut numbers = |count: usize| (0..count).map(|_| random.random_range(-1.0..1.0)).collect::<Vec<f32>>();
+    let kv_heads = shape.kv_heads;
     let mut basis = || Basis {
         columns,
-        numbers: (0..shape.kv_heads * columns * shape.head_size).map(|_| random.random_range(-1.0..1.0)).collect(),
+        numbers: numbers(kv_heads * columns * shape.head_size),
+        centre: numbers(kv_heads * columns),
     };
-    Speculation { whole_layers, columns, layers: (0..shape.layers).map(|_| basis()).collect() }
+    let layers = (0..shape.layers).map(|_| basis()).collect();
+    let shifts = (0..shape.layers).map(|_| numbers(shape.hidden)).collect();
+    Speculation { whole_layers, columns, layers, shifts }
 }
 
 fn selected(shape: &Shape, whole_layers: usize, look: Look, share: bool, eviction: Eviction, select: Select) -> Fetch {

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::io::Write as _;
 use std::path::Path;
 
-const FORMAT: u32 = 1;
+const FORMAT: u32 = 2;
 
 /// What a skew was made from.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -26,6 +26,7 @@ struct Head {
     totara_skew: u32,
     origin: Origin,
     layers: usize,
+    hidden: usize,
     kv_heads: usize,
     head_size: usize,
     /// SHA-256 of the numbers' bytes.
@@ -55,18 +56,23 @@ pub fn read(path: &Path, origin: &Origin) -> Option<Skew> {
     let end = bytes.iter().take(4096).position(|&b| b == b'\n')?;
     let head: Head = serde_json::from_slice(&bytes[..end]).ok()?;
     let numbers = &bytes[end + 1..];
-    let Head { totara_skew, layers, kv_heads, head_size, .. } = head;
-    let layer = kv_heads.checked_mul(head_size)?.checked_mul(head_size)?.checked_add(2)?;
-    let sizes = layer.checked_mul(layers)?.checked_mul(4)? == numbers.len() && layer > 2;
+    let Head { totara_skew, layers, hidden, kv_heads, head_size, .. } = head;
+    let (mean, shift) = (kv_heads.checked_mul(head_size)?, hidden);
+    let columns = mean.checked_mul(head_size)?;
+    let layer = columns.checked_add(mean)?.checked_add(shift)?.checked_add(2)?;
+    let sizes = layer.checked_mul(layers)?.checked_mul(4)? == numbers.len() && columns > 0;
     if totara_skew != FORMAT || head.origin != *origin || !sizes || head.sha256 != digest(numbers) {
         return None;
     }
     let numbers: Vec<f32> = numbers.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
     let layers = numbers.chunks_exact(layer).map(|all| {
-        let (columns, rest) = all.split_at(layer - 2);
-        LayerSkew { columns: columns.to_vec(), ahead: rest[0], same: rest[1] }
+        let (columns, rest) = all.split_at(columns);
+        let (mean, rest) = rest.split_at(mean);
+        let (shift, rest) = rest.split_at(shift);
+        let [columns, mean, shift] = [columns, mean, shift].map(<[f32]>::to_vec);
+        LayerSkew { columns, mean, shift, ahead: rest[0], same: rest[1] }
     });
-    Some(Skew { kv_heads, head_size, layers: layers.collect() })
+    Some(Skew { hidden, kv_heads, head_size, layers: layers.collect() })
 }
 
 /// Writes a skew for `origin`, whole or not at all.
@@ -74,13 +80,14 @@ pub fn write(path: &Path, origin: &Origin, skew: &Skew) -> Result<()> {
     let numbers: Vec<u8> = skew
         .layers
         .iter()
-        .flat_map(|l| l.columns.iter().chain([&l.ahead, &l.same]))
+        .flat_map(|l| [&l.columns, &l.mean, &l.shift].into_iter().flatten().chain([&l.ahead, &l.same]))
         .flat_map(|x| x.to_le_bytes())
         .collect();
     let head = Head {
         totara_skew: FORMAT,
         origin: origin.clone(),
         layers: skew.layers.len(),
+        hidden: skew.hidden,
         kv_heads: skew.kv_heads,
         head_size: skew.head_size,
         sha256: digest(&numbers),
@@ -108,8 +115,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("model.skew");
         let origin = Origin { model: "a".into(), sample: "b".into() };
-        let layer = |x: f32| LayerSkew { columns: (0..8).map(|i| x + i as f32).collect(), ahead: 0.5, same: x };
-        let skew = Skew { kv_heads: 2, head_size: 2, layers: vec![layer(1.0), layer(2.0)] };
+        let layer = |x: f32| LayerSkew {
+            columns: (0..8).map(|i| x + i as f32).collect(),
+            mean: vec![x; 4],
+            shift: (0..8).map(|i| x - i as f32).collect(),
+            ahead: 0.5,
+            same: x,
+        };
+        let skew = Skew { hidden: 8, kv_heads: 2, head_size: 2, layers: vec![layer(1.0), layer(2.0)] };
         assert!(read(&path, &origin).is_none());
         write(&path, &origin, &skew).unwrap();
         assert_eq!(read(&path, &origin), Some(skew.clone()));

@@ -98,6 +98,7 @@ pub struct PutArgs {
     pub from_slots: u64,
     pub to_slots: u64,
     pub basis: u64,
+    pub centre: u64,
     pub codes: u64,
     pub scales: u64,
     pub kv_heads: u32,

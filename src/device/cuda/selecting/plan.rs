@@ -185,7 +185,7 @@ mod tests {
         };
         let layer = (pages * layer_page_bytes(&shape)) as u64;
         for whole_layers in [1, 3] {
-            let speculation = Speculation { whole_layers, columns: 20, layers: Vec::new() };
+            let speculation = Speculation { whole_layers, columns: 20, layers: Vec::new(), shifts: Vec::new() };
             let selection = selection(whole_layers, Source::Partial(speculation, Look::Ahead));
             let (least, mut kept) = (least_bytes(&selection, pages, &shape).unwrap(), 0);
             assert!(plan(least - 1, &selection, pages, &shape).is_err());

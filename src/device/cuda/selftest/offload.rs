@@ -110,10 +110,15 @@ fn selection(
     (alpha, max_fetch): (f32, f32),
 ) -> Fetch {
     let (kv_heads, d, columns, whole_layers) = (shape.kv_heads, shape.head_size, shape.head_size / 4, 1);
-    let basis = |layer: usize| Basis { columns, numbers: draw(700 + layer as u64, kv_heads * columns * d) };
+    let basis = |layer: usize| Basis {
+        columns,
+        numbers: draw(700 + layer as u64, kv_heads * columns * d),
+        centre: draw(800 + layer as u64, kv_heads * columns),
+    };
     let layers = (0..shape.layers).map(basis).collect();
+    let shifts = (0..shape.layers).map(|layer| draw(900 + layer as u64, shape.hidden)).collect();
     Fetch::Selected(Selection {
-        source: Source::Partial(Speculation { whole_layers, columns, layers }, look),
+        source: Source::Partial(Speculation { whole_layers, columns, layers, shifts }, look),
         choose: choosing(alpha, max_fetch),
         whole_layers,
         share,

@@ -88,7 +88,7 @@ impl CudaDevice {
     /// The graph for the step that begins, made now where its shape came often enough; `None`: it is launched.
     pub(super) fn find_graph(&mut self) -> Result<Option<usize>> {
         let rows = running(&mut self.running)?.n;
-        if !self.graphs.wanted || rows > MOST_ROWS || self.watcher.is_some() || self.store.link().is_some() {
+        if !self.graphs.wanted || rows > MOST_ROWS || self.watching.is_some() || self.store.link().is_some() {
             return Ok(None);
         }
         let key = self.key()?;

@@ -3,7 +3,7 @@
 use super::launch::RotateArgs;
 use super::{Buffer, CudaDevice, Number, running, there};
 use crate::base::Result;
-use crate::device::speculation::{Look, Seen, Watched, Watcher};
+use crate::device::speculation::{Look, Seen, Watched, Watching};
 use crate::kv::PAGE_TOKENS;
 use half::{bf16, f16};
 
@@ -16,6 +16,10 @@ impl CudaDevice {
         self.gpu.grow(&mut self.room.guess, n as usize * width * 2)?;
         let mut norm = self.norm_args(self.layers[layer].attn_norm.pointer())?;
         (norm.out, norm.splits) = (there(&self.room.guess_normed)?.pointer(), 0);
+        norm.shift = match &self.watching {
+            Some((_, shifts)) => shifts.get(layer).map_or(0, Buffer::pointer),
+            None => self.selecting.as_ref().map_or(0, |selecting| selecting.shift(layer)),
+        };
         self.kernels.norm(&self.gpu, norm, n, self.begin)?;
         let Self { gpu, layers, products, room, shape, .. } = self;
         let (query, part) = (&layers[layer].query, there(&room.part)?);
@@ -69,16 +73,22 @@ impl CudaDevice {
             }
         }
         let k = widen(self.number, &keys);
-        if let Some(watcher) = &mut self.watcher {
-            watcher(&Seen { layer, q: &q, guess, k: &k });
+        let x: Vec<f32> = self.gpu.download(there(&self.room.x)?, n * self.shape.hidden)?;
+        if let Some((watcher, _)) = &mut self.watching {
+            watcher(&Seen { layer, x: &x, q: &q, guess, k: &k });
         }
         Ok(())
     }
 }
 
 impl Watched for CudaDevice {
-    fn watch(&mut self, watcher: Option<Watcher>) {
-        self.watcher = watcher;
+    fn watch(&mut self, watching: Option<Watching>) -> Result<()> {
+        let upload = |Watching { watcher, shifts }| -> Result<_> {
+            let shifts: &Vec<Vec<f32>> = &shifts;
+            Ok((watcher, shifts.iter().map(|shift| self.gpu.upload(shift)).collect::<Result<_>>()?))
+        };
+        self.watching = watching.map(upload).transpose()?;
+        Ok(())
     }
 }
 

@@ -19,6 +19,7 @@ pub(super) struct Kernels {
 pub(super) struct NormArgs {
     pub x: u64,
     pub part: u64,
+    pub shift: u64,
     pub weight: u64,
     pub rows: u64,
     pub out: u64,

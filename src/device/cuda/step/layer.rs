@@ -20,6 +20,7 @@ impl CudaDevice {
         Ok(NormArgs {
             x: there(&self.room.x)?.pointer(),
             part: self.room.part.as_ref().map_or(0, Buffer::pointer),
+            shift: 0,
             weight,
             rows: 0,
             out: there(&self.room.normed)?.pointer(),
@@ -41,7 +42,7 @@ impl CudaDevice {
     pub(super) fn queries(&mut self, layer: usize) -> Result<()> {
         self.normed(self.layers[layer].attn_norm.pointer())?;
         let mut guess = Vec::new();
-        if self.watcher.is_some() {
+        if self.watching.is_some() {
             if layer > 0 {
                 let n = running(&mut self.running)?.n as usize;
                 guess = self.numbers(there(&self.room.guess)?, n * self.shape.heads * self.shape.head_size)?;
@@ -79,7 +80,7 @@ impl CudaDevice {
                 selecting.choose(gpu, store, layer, there(&room.q)?.pointer())?;
             }
         }
-        if self.watcher.is_some() { self.tell(layer, &guess) } else { Ok(()) }
+        if self.watching.is_some() { self.tell(layer, &guess) } else { Ok(()) }
     }
 
     /// The operation `attend`.

@@ -120,7 +120,7 @@ impl CudaDevice {
             planning: options.planning,
             number,
             selecting: None,
-            watcher: None,
+            watching: None,
             watched_pages: 0,
             watched_slots: Vec::new(),
             room: Room::default(),

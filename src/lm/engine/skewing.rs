@@ -179,13 +179,8 @@ mod tests {
     fn a_guess_with_what_the_layer_before_adds_is_the_layers_own_query() {
         let shape = small_shape(RopeLayout::Halves);
         let weights = random_weights(&shape, &[GgmlDType::F32], true, 9);
-        let options = CpuOptions {
-            threads: 1,
-            activations: Activations::F32,
-            pages: 2,
-            kv: KvNumber::F32,
-            simd: Simd::best(),
-        };
+        let options =
+            CpuOptions { threads: 1, activations: Activations::F32, pages: 2, kv: KvNumber::F32, simd: Simd::best() };
         let mut device = CpuDevice::new(weights, options).unwrap();
         type Layers = Vec<[Vec<f32>; 3]>;
         let mut see = |shifts: Vec<Vec<f32>>| -> Layers {
@@ -201,7 +196,8 @@ mod tests {
         };
         let guessed = see((0..shape.layers).map(added).collect());
         for layer in 1..shape.layers {
-            let far = |guess: &[f32]| plain[layer][1].iter().zip(guess).fold(0f32, |far, (q, g)| far.max((q - g).abs()));
+            let far =
+                |guess: &[f32]| plain[layer][1].iter().zip(guess).fold(0f32, |far, (q, g)| far.max((q - g).abs()));
             let (with, without) = (far(&guessed[layer][2]), far(&plain[layer][2]));
             assert!(with <= 1e-3 && without > 0.1, "layer {layer}: {with} with, {without} without");
         }

@@ -107,8 +107,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     let columns = d / 2;
     let mut random = stream(18, "cuda selftest", &[d as u64, case.rows as u64]);
     let mut numbers = |count: usize| (0..count).map(|_| random.random::<f32>() - 0.5).collect();
-    let mut basis =
-        || Basis { columns, numbers: numbers(kv_heads * columns * d), centre: numbers(kv_heads * columns) };
+    let mut basis = || Basis { columns, numbers: numbers(kv_heads * columns * d), centre: numbers(kv_heads * columns) };
     let layers = (0..LAYERS).map(|_| basis()).collect();
     let selection = Selection {
         source: Source::Partial(Speculation { whole_layers: WHOLE, columns, layers, shifts: vec![] }, Look::Same),

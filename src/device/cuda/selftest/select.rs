@@ -101,11 +101,13 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     };
     let mut random = stream(16, "cuda selftest", &[d as u64, heads as u64]);
     let mut numbers = |count: usize| (0..count).map(|_| random.random::<f32>() - 0.5).collect();
-    let mut basis =
-        || Basis { columns, numbers: numbers(kv_heads * columns * d), centre: numbers(kv_heads * columns) };
+    let mut basis = || Basis { columns, numbers: numbers(kv_heads * columns * d), centre: numbers(kv_heads * columns) };
     let layers = vec![basis(), basis(), basis()];
     let selection = Selection {
-        source: Source::Partial(Speculation { whole_layers: LAYER, columns, layers: layers.clone(), shifts: vec![] }, Look::Same),
+        source: Source::Partial(
+            Speculation { whole_layers: LAYER, columns, layers: layers.clone(), shifts: vec![] },
+            Look::Same,
+        ),
         choose: choosing(case.alpha, case.max_fetch),
         whole_layers: LAYER,
         share: case.share,
@@ -225,7 +227,8 @@ impl Know<'_> {
             for head in 0..self.case.kv_heads {
                 let (kept, scale) = self.kept(slot, head);
                 let centre = self.basis.centre[head * self.case.columns..].iter();
-                let exact = self.project(head, self.row(slot, head, 0)).into_iter().zip(centre).map(|(x, &c)| x - f64::from(c));
+                let exact =
+                    self.project(head, self.row(slot, head, 0)).into_iter().zip(centre).map(|(x, &c)| x - f64::from(c));
                 worst = kept.iter().zip(exact).fold(worst, |worst, (a, b)| worse(worst, (a - b).abs() / scale));
             }
         }

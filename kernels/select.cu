@@ -9,8 +9,7 @@
 //   expand           which slot each position of a row's path has; once a step
 //   score            expected scores, partial query times partial key
 //   head_tops        each head's largest score, and how many lie within alpha of it
-//   weigh            what each token is worth to a K/V head, as a number that orders
-//   pick             the n best tokens of a row and K/V head, by position, and a bit for each in the union
+//   pick             what each token is worth to a K/V head, as a number that orders; the n best tokens of a row and K/V head, by position, and a bit for each in the union
 //   (settle)         a frame for every bit, of those that are kept or of the stage (keep.cu)
 //   gather_rows      K and V of what is to be brought, from the host tier; or once for each row that wants it
 //   attend_picked    attention of a row to its tokens, wherever they lie, and to itself; merge_picked joins its parts
@@ -47,10 +46,11 @@ struct Select {
     const u32* caps;       // [rows]: the most it may take
     u32* lists;            // [rows][kv_heads][list_stride]: slots by position
     u32* counts;           // [rows][kv_heads]
-    u32* bits;             // [kv_head][page]: tokens that any row wants; zeros at first
+    u32* bits;             // [kv_head][page]: tokens that any row wants, and the two numbers of Keep's total
     u64* told;             // see Told
     float alpha, scale;
     u32 rows, run_count, group, kv_heads, head_size, columns, pairs, pages, stride, list_stride, all;
+    u32 clears;            // whether the bits are to be zeros at first
 };
 
 // A number's place in the order of all: larger for larger ones.
@@ -90,6 +90,7 @@ extern "C" __global__ void put_partial(const __grid_constant__ Put a) {
             sums[k] = 0.0f;
             if (column < c) {
                 const float* basis = a.basis + (u64)head * d * c + column;
+#pragma unroll 16
                 for (u32 i = 0; i < d; i++) sums[k] += keys[warp][i] * basis[(u64)i * c];
                 sums[k] -= a.centre[head * c + column];
             }
@@ -121,12 +122,16 @@ extern "C" __global__ void project_queries(const __grid_constant__ Select a) {
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, head = blockIdx.y;
     const u32 heads = a.kv_heads * a.group, d = a.head_size, c = a.columns;
     const float* basis = a.basis + (u64)head * d * c;
+    if (a.clears) {
+        for (u32 i = (row * a.kv_heads + head) * 128 + threadIdx.x; i < a.kv_heads * a.pages + 2; i += gridDim.x * a.kv_heads * 128) a.bits[i] = 0;
+    }
     for (u32 g = warp; g < a.group; g += 4) {
         const u16* q = a.q + ((u64)a.batch_row[row] * heads + head * a.group + g) * d;
         for (u32 i = lane; i < d; i += 32) query[warp][i] = widen<T>(q[i]) * a.scale;
         __syncwarp();
         for (u32 column = lane; column < c; column += 32) {
             float sum = 0.0f;
+#pragma unroll 16
             for (u32 i = 0; i < d; i++) sum += query[warp][i] * basis[(u64)i * c + column];
             a.projected[((u64)row * heads + head * a.group + g) * c + column] = sum;
         }
@@ -219,28 +224,11 @@ extern "C" __global__ void __launch_bounds__(TOPPERS) head_tops(const __grid_con
     if (threadIdx.x == 0) a.tops[at] = top, a.within[at] = found;
 }
 
-// A key is what the token is worth to the query head of the group that wants it most, counted from that head's own largest
-// score; 0, less than any, past the row's end. A thread four tokens: grid (stride / 1024, kv_heads, rows), 256 threads.
-extern "C" __global__ void weigh(const __grid_constant__ Select a) {
-    const u32 row = blockIdx.z, head = blockIdx.y, first = (blockIdx.x * 256 + threadIdx.x) * 4, past = a.positions[row];
-    if (first >= a.stride) return;
-    const u32 at = row * a.kv_heads * a.group + head * a.group;
-    float best[4] = {NEG_INF, NEG_INF, NEG_INF, NEG_INF};
-    for (u32 g = 0; g < a.group && first < past; g++) {
-        const float4 v = *(const float4*)(a.scores + (u64)(at + g) * a.stride + first);
-        const float top = a.tops[at + g];
-        best[0] = fmaxf(best[0], v.x - top), best[1] = fmaxf(best[1], v.y - top);
-        best[2] = fmaxf(best[2], v.z - top), best[3] = fmaxf(best[3], v.w - top);
-    }
-    u32* keys = a.keys + ((u64)row * a.kv_heads + head) * a.stride + first;
-#pragma unroll
-    for (int k = 0; k < 4; k++) keys[k] = first + k < past ? ordered(best[k]) : 0;
-}
-
 #define PICKERS 1024
 
-// A block of PICKERS threads a (row, K/V head): the n-th best key by radix, a byte at a time, then all better ones and as
-// many equal ones as are left to take, the newest of them. Each warp has a stretch of the path.
+// A block of PICKERS threads a (row, K/V head): keys, then the n-th best key by radix, a byte at a time, then all better ones
+// and as many equal ones as are left to take, the newest of them. Each warp has a stretch of the path. A key is what the
+// token is worth to the query head of the group that wants it most, counted from that head's own largest score.
 extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant__ Select a) {
     __shared__ u32 histogram[256], better[PICKERS / 32], equals[PICKERS / 32], prefix, left;
     const u32 row = blockIdx.x, head = blockIdx.y, heads = a.kv_heads * a.group, past = a.positions[row];
@@ -252,7 +240,19 @@ extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant
         const u32 mean = (total + heads - 1) / heads;
         n = mean < n ? mean : n;
     }
-    const u32* keys = a.keys + ((u64)row * a.kv_heads + head) * a.stride;
+    u32* keys = a.keys + ((u64)row * a.kv_heads + head) * a.stride;
+    for (u32 first = threadIdx.x * 4; first < past && n > 0; first += PICKERS * 4) {
+        float best[4] = {NEG_INF, NEG_INF, NEG_INF, NEG_INF};
+        for (u32 g = 0; g < a.group; g++) {
+            const u32 at = row * heads + head * a.group + g;
+            const float4 v = *(const float4*)(a.scores + (u64)at * a.stride + first);
+            const float top = a.tops[at];
+            best[0] = fmaxf(best[0], v.x - top), best[1] = fmaxf(best[1], v.y - top);
+            best[2] = fmaxf(best[2], v.z - top), best[3] = fmaxf(best[3], v.w - top);
+        }
+        // What lies past the end is never looked at.
+        *(uint4*)(keys + first) = make_uint4(ordered(best[0]), ordered(best[1]), ordered(best[2]), ordered(best[3]));
+    }
     if (threadIdx.x == 0) prefix = 0, left = n;
     for (int shift = 24; shift >= 0; shift -= 8) {
         for (u32 i = threadIdx.x; i < 256; i += PICKERS) histogram[i] = 0;
@@ -267,10 +267,23 @@ extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant
             count(k.x, t), count(k.y, t + 1), count(k.z, t + 2), count(k.w, t + 3);
         }
         __syncthreads();
-        if (threadIdx.x == 0 && n > 0) {
-            u32 byte = 255;
-            while (byte > 0 && histogram[byte] < left) left -= histogram[byte--];
-            prefix = known | byte << shift;
+        // The byte of the bound: a lane has eight, and one of them all that are missing from the top.
+        if (warp == 0 && n > 0) {
+            u32 own = 0, wanted = left;
+#pragma unroll
+            for (int k = 0; k < 8; k++) own += histogram[lane * 8 + k];
+            u32 sum = own;
+#pragma unroll
+            for (int s = 1; s < 32; s *= 2) {
+                const u32 other = __shfl_down_sync(~0u, sum, s);
+                if (lane + s < 32) sum += other;
+            }
+            if (sum - own < wanted && wanted <= sum) {
+                u32 byte = lane * 8 + 7;
+                wanted -= sum - own;
+                while (byte > lane * 8 && histogram[byte] < wanted) wanted -= histogram[byte--];
+                left = wanted, prefix = known | byte << shift;
+            }
         }
         __syncthreads();
     }
@@ -324,19 +337,22 @@ struct Gather {
     u32 capacity, kv_heads, pieces;  // capacity: frames of the stage; pieces: of 16 bytes, of d numbers
 };
 
-// Grid-stride over pieces of 16 bytes, eight on their way at once: a piece comes from far, and few blocks are to be busy.
+#define DEPTH 16
+
+// Grid-stride over pieces of 16 bytes, many on their way at once: a piece comes from far, the farther the more
+// the step itself reads, and few blocks are to be busy.
 extern "C" __global__ void gather_rows(const __grid_constant__ Gather a) {
     const u32 count = a.total[0], all = count * 2 * a.pieces, step = gridDim.x * blockDim.x;
-    for (u32 first = blockIdx.x * blockDim.x + threadIdx.x; first < all; first += 8 * step) {
-        uint2 items[8];
-        uint4 v[8];
+    for (u32 first = blockIdx.x * blockDim.x + threadIdx.x; first < all; first += DEPTH * step) {
+        uint2 items[DEPTH];
+        uint4 v[DEPTH];
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
+        for (int k = 0; k < DEPTH; k++) {
             const u32 i = first + k * step;
             items[k] = i < all ? a.brought[i / a.pieces / 2] : make_uint2(0, 0);
         }
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
+        for (int k = 0; k < DEPTH; k++) {
             const u32 i = first + k * step;
             if (i >= all) break;
             const u32 run = i / a.pieces, head = items[k].x % a.kv_heads, slot = items[k].x / a.kv_heads;
@@ -344,7 +360,7 @@ extern "C" __global__ void gather_rows(const __grid_constant__ Gather a) {
             v[k] = a.host[from * a.pieces + i % a.pieces];
         }
 #pragma unroll
-        for (int k = 0; k < 8; k++) {
+        for (int k = 0; k < DEPTH; k++) {
             const u32 i = first + k * step;
             if (i >= all) break;
             a.pool[(u64)items[k].y * 2 * a.pieces + i % (2 * a.pieces)] = v[k];

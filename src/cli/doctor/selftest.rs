@@ -31,7 +31,6 @@ const SELECT: &[&str] = &[
     "expand",
     "score",
     "head_tops",
-    "weigh",
     "pick",
     "gather_rows",
     "attend_picked",

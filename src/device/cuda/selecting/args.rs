@@ -45,6 +45,7 @@ pub struct SelectArgs {
     pub stride: u32,
     pub list_stride: u32,
     pub all: u32,
+    pub clears: u32,
 }
 
 /// `Kept` of the kernels.

@@ -61,7 +61,6 @@ impl Selecting {
     pub fn choose(&mut self, gpu: &Gpu, store: &mut Store, layer: usize, q: u64) -> Result<()> {
         let k = &self.kernels;
         let chosen = &self.chosen[layer % 2];
-        gpu.set(&chosen.bits, 0)?;
         let run = |f: Function, launch: Launch, mut args: SelectArgs| {
             // SAFETY: these kernels take one `Select`; its buffers were sized by `placed` for the step's rows.
             unsafe { gpu.launch(f, launch, &mut [(&raw mut args).cast()]) }
@@ -76,7 +75,6 @@ impl Selecting {
             }
             run(k.score, grid((args.run_count as usize).div_ceil(8), self.kv_heads, 1, 256), args)?;
             run(k.head_tops, grid(count, self.heads, 1, 512), args)?;
-            run(k.weigh, grid(self.rows.stride.div_ceil(1024), self.kv_heads, count, 256), args)?;
             run(k.pick, grid(count, self.kv_heads, 1, 1024), args)?;
         }
         self.rows.expanded = true;

@@ -161,6 +161,7 @@ impl Selecting {
             stride: self.rows.stride as u32,
             list_stride: self.rows.list_stride as u32,
             all: u32::from(self.rule.alpha.is_infinite()),
+            clears: u32::from(rows.start == 0),
         }
     }
 }

@@ -337,11 +337,12 @@ struct Gather {
     u32 capacity, kv_heads, pieces;  // capacity: frames of the stage; pieces: of 16 bytes, of d numbers
 };
 
-#define DEPTH 16
+#define DEPTH 8
+#define GATHERERS 512
 
 // Grid-stride over pieces of 16 bytes, many on their way at once: a piece comes from far, the farther the more
 // the step itself reads, and few blocks are to be busy.
-extern "C" __global__ void gather_rows(const __grid_constant__ Gather a) {
+extern "C" __global__ void __launch_bounds__(GATHERERS) gather_rows(const __grid_constant__ Gather a) {
     const u32 count = a.total[0], all = count * 2 * a.pieces, step = gridDim.x * blockDim.x;
     for (u32 first = blockIdx.x * blockDim.x + threadIdx.x; first < all; first += DEPTH * step) {
         uint2 items[DEPTH];

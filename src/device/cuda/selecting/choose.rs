@@ -52,8 +52,7 @@ impl Selecting {
             }
             times.push((blocks, best));
         }
-        // Twice as many as do when nothing else runs: beside a step that reads its weights every piece comes later.
-        self.link_blocks = 2 * fewest(&times);
+        self.link_blocks = fewest(&times);
         Ok(())
     }
 

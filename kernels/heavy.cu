@@ -38,7 +38,7 @@ struct Heavy {
     u32* lists;            // [rows][kv_heads][stride]: slots by position
     u32* counts;           // [rows][kv_heads]: their number; the row's own token comes after them
     float* weights;        // [rows][kv_heads * G][stride]: scores, then weights, of the list and the own token; of a path where `whole`
-    float* rooms;          // [kv_head][stride]
+    u32* keys;             // [kv_head][stride]: room to work in
     u32* frame_of;         // [kv_head][slot]: NO_FRAME at first; null where all tokens lie in `layer`
     u32* total;            // frames that were asked for; 0 at first
     u32* items;            // [capacity]: slot * kv_heads + kv_head of each frame
@@ -262,56 +262,46 @@ template <bool SUM> __device__ __forceinline__ void reduce(float (&x)[4], float 
     }
 }
 
-#define CACHED 8192
-
-// A block of LISTERS threads a K/V head: its rows one after the other. What the row's tokens have had stands in shared memory,
-// or where there are too many in `rooms`.
+// A block of LISTERS threads a K/V head: its rows one after the other.
 extern "C" __global__ void __launch_bounds__(LISTERS) keep_heavy(const __grid_constant__ Heavy a) {
-    __shared__ float shared[LIST_WARPS][4], cached[CACHED];
-    __shared__ u32 counts[LIST_WARPS], histogram[256], prefix, left, limit;
+    __shared__ float shared[LIST_WARPS][4];
+    __shared__ u32 counts[LIST_WARPS], histogram[256], prefix, left;
     const u32 head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, below = (1u << lane) - 1;
     float* sums = a.sums + (u64)head * a.slots;
+    u32* keys = a.keys + (u64)head * a.stride;
     u64 attended = 0, before_them = 0;
     for (u32 row = 0; row < a.rows; row++) {
         const u32 n = a.counts[row * a.kv_heads + head], budget = a.budgets[row];
         const u32* list = a.lists + ((u64)row * a.kv_heads + head) * a.stride;
-        float* had = n <= CACHED ? cached : a.rooms + (u64)head * a.stride;
         const u32 stretch = (n + LISTERS - 1) / LISTERS * 32, begin = warp * stretch;
         // What rows before this one let go is gone.
         u32 own = 0;
-#pragma unroll 4
         for (u32 i = 0; i < stretch; i += 32) {
             const u32 t = begin + i + lane;
-            const float sum = t < n ? sums[list[t]] : GONE;
-            if (t < n) had[t] = sum;
-            own += __popc(__ballot_sync(~0u, sum >= 0.0f));
+            own += __popc(__ballot_sync(~0u, t < n && sums[list[t]] >= 0.0f));
         }
         if (lane == 0) counts[warp] = own;
-        if (threadIdx.x == 0) limit = n;
         __syncthreads();
         u32 past, rank = before(counts, warp, past);
         if (past > budget) {
             // Of all but the newest, `gone` go: those with the smallest sums, the older of equal ones.
             const u32 gone = past - budget, old = past - budget / 2;
-            if (rank <= old && old < rank + own) {
-                // The first of the newest lies in this warp's stretch.
-                for (u32 i = 0; i < stretch; i += 32) {
-                    const u32 t = begin + i + lane;
-                    const bool here = t < n && had[t] >= 0.0f;
-                    const u32 votes = __ballot_sync(~0u, here);
-                    if (here && rank + __popc(votes & below) == old) limit = t;
-                    rank += __popc(votes);
-                }
+            for (u32 i = 0; i < stretch; i += 32) {
+                const u32 t = begin + i + lane;
+                const float sum = t < n ? sums[list[t]] : GONE;
+                const u32 votes = __ballot_sync(~0u, sum >= 0.0f);
+                const bool may_go = sum >= 0.0f && rank + __popc(votes & below) < old;
+                rank += __popc(votes);
+                if (t < n) keys[t] = may_go ? __float_as_uint(sum) : ~0u;
             }
             if (threadIdx.x == 0) prefix = 0, left = gone;
             for (int shift = 24; shift >= 0; shift -= 8) {
                 for (u32 i = threadIdx.x; i < 256; i += LISTERS) histogram[i] = 0;
                 __syncthreads();
-                const u32 known = prefix, wanted = left, end = limit;
-                for (u32 t = threadIdx.x; t < end; t += LISTERS) {
-                    const float sum = had[t];
-                    const u32 key = __float_as_uint(sum);
-                    if (sum >= 0.0f && (shift == 24 || key >> (shift + 8) == known >> (shift + 8))) atomicAdd(&histogram[key >> shift & 255], 1);
+                const u32 known = prefix, wanted = left;
+                for (u32 t = threadIdx.x; t < n; t += LISTERS) {
+                    const u32 key = keys[t];
+                    if (key != ~0u && (shift == 24 || key >> (shift + 8) == known >> (shift + 8))) atomicAdd(&histogram[key >> shift & 255], 1);
                 }
                 __syncthreads();
                 if (warp == 0) {
@@ -333,24 +323,19 @@ extern "C" __global__ void __launch_bounds__(LISTERS) keep_heavy(const __grid_co
                 __syncthreads();
             }
             // All with smaller sums go, and the first `left` of those with this one.
-            const float bound = __uint_as_float(prefix);
-            const u32 equal = left, end = limit;
+            const u32 bound = prefix, equal = left;
             own = 0;
             for (u32 i = 0; i < stretch; i += 32) {
                 const u32 t = begin + i + lane;
-                own += __popc(__ballot_sync(~0u, t < end && had[t] == bound));
+                own += __popc(__ballot_sync(~0u, t < n && keys[t] == bound));
             }
             if (lane == 0) counts[warp] = own;
             __syncthreads();
             u32 ties, tie = before(counts, warp, ties);
             for (u32 i = 0; i < stretch; i += 32) {
-                const u32 t = begin + i + lane;
-                const float sum = t < end ? had[t] : GONE;
-                const u32 tied = __ballot_sync(~0u, sum == bound);
-                if (sum >= 0.0f && (sum < bound || (sum == bound && tie + __popc(tied & below) < equal))) {
-                    sums[list[t]] = GONE;
-                    had[t] = GONE;
-                }
+                const u32 t = begin + i + lane, key = t < n ? keys[t] : ~0u;
+                const u32 tied = __ballot_sync(~0u, key == bound);
+                if (key < bound || (key == bound && tie + __popc(tied & below) < equal)) sums[list[t]] = GONE;
                 tie += __popc(tied);
             }
             past = budget;
@@ -358,21 +343,19 @@ extern "C" __global__ void __launch_bounds__(LISTERS) keep_heavy(const __grid_co
         __syncthreads();
         attended += past, before_them += a.positions[row];
         // The own token is kept, and comes last.
-        float* own_sum = &sums[a.slot_of[(u64)row * a.stride + a.positions[row]]];
+        const u32 own_slot = a.slot_of[(u64)row * a.stride + a.positions[row]];
         for (u32 first = 0; first < a.group; first += 4) {
             const u32 many = a.group - first < 4 ? a.group - first : 4;
             float* w = a.weights + ((u64)row * a.kv_heads * a.group + head * a.group + first) * a.stride;
             float top[4] = {NEG_INF, NEG_INF, NEG_INF, NEG_INF}, all[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-#pragma unroll 4
             for (u32 t = threadIdx.x; t <= n; t += LISTERS) {
-                const bool kept = t == n || had[t] >= 0.0f;
+                if (t < n && !(sums[list[t]] >= 0.0f)) continue;
 #pragma unroll
-                for (int g = 0; g < 4; g++) if (g < many) top[g] = fmaxf(top[g], kept ? w[(u64)g * a.stride + t] : NEG_INF);
+                for (int g = 0; g < 4; g++) if (g < many) top[g] = fmaxf(top[g], w[(u64)g * a.stride + t]);
             }
             reduce<false>(top, shared, LIST_WARPS);
-#pragma unroll 4
             for (u32 t = threadIdx.x; t <= n; t += LISTERS) {
-                const bool kept = t == n || had[t] >= 0.0f;
+                const bool kept = t == n || sums[list[t]] >= 0.0f;
 #pragma unroll
                 for (int g = 0; g < 4; g++) {
                     if (g >= many) break;
@@ -382,19 +365,18 @@ extern "C" __global__ void __launch_bounds__(LISTERS) keep_heavy(const __grid_co
                 }
             }
             reduce<true>(all, shared, LIST_WARPS);
-#pragma unroll 4
             for (u32 t = threadIdx.x; t <= n; t += LISTERS) {
-                float sum = t < n ? had[t] : *own_sum;
-                if (!(sum >= 0.0f)) continue;
+                float* sum = &sums[t < n ? list[t] : own_slot];
+                const bool kept = t == n || *sum >= 0.0f;
+                float had = *sum;
 #pragma unroll
                 for (int g = 0; g < 4; g++) {
                     if (g >= many) break;
                     const float share = w[(u64)g * a.stride + t] / all[g];
                     w[(u64)g * a.stride + t] = share;
-                    sum += share;
+                    had += share;
                 }
-                if (t < n) had[t] = sum;
-                *(t < n ? &sums[list[t]] : own_sum) = sum;
+                if (kept) *sum = had;
             }
         }
         __syncthreads();

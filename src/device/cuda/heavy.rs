@@ -88,7 +88,7 @@ struct HeavyArgs {
     lists: u64,
     counts: u64,
     weights: u64,
-    rooms: u64,
+    keys: u64,
     frame_of: u64,
     total: u64,
     items: u64,
@@ -129,7 +129,7 @@ struct Rows {
 struct Room {
     slot_of: Option<Buffer>,
     weights: Option<Buffer>,
-    rooms: Option<Buffer>,
+    keys: Option<Buffer>,
 }
 
 pub struct Heavy {
@@ -288,7 +288,7 @@ impl Heavy {
         let room = &mut self.room;
         gpu.grow(&mut room.slot_of, n * stride * 4)?;
         gpu.grow(&mut room.weights, part * self.heads * stride * 4)?;
-        gpu.grow(&mut room.rooms, self.kv_heads * stride * 4)?;
+        gpu.grow(&mut room.keys, self.kv_heads * stride * 4)?;
         for kept in &mut self.kept {
             gpu.grow(&mut kept.lists, listed * self.kv_heads * stride * 4)?;
             gpu.grow(&mut kept.counts, listed * self.kv_heads * 4)?;
@@ -323,7 +323,7 @@ impl Heavy {
             lists: at(&kept.lists, first_list * self.kv_heads * stride),
             counts: at(&kept.counts, first_list * self.kv_heads),
             weights: at(&self.room.weights, 0),
-            rooms: at(&self.room.rooms, 0),
+            keys: at(&self.room.keys, 0),
             frame_of: 0,
             total: kept.total.pointer(),
             items: kept.items.pointer(),

@@ -162,7 +162,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
         let fetched = staging.push(store.plan(&work, &slots, heavy.selects_from())?);
         let own_at = staging.push(&own);
         let numbers = staging.push(&(0..rows as u32).collect::<Vec<_>>());
-        let base = staging.send(gpu)?;
+        let base = staging.send(gpu, false)?;
         store.begin(gpu, [fetched, own_at, numbers].map(|at| base + at))?;
         heavy.placed(gpu, &mut store, base)?;
         store.arrive(gpu, 0)?;

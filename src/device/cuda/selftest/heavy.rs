@@ -34,7 +34,14 @@ const SHARED: usize = 304;
 
 fn heavy(keep: f32, whole_layers: usize, choosing: Choosing<'_>) -> Selection {
     let choose = choosing(f32::INFINITY, keep);
-    Selection { source: Source::Heavy { keep }, choose, whole_layers, share: true, eviction: Eviction::Counter, capacity: None }
+    Selection {
+        source: Source::Heavy { keep },
+        choose,
+        whole_layers,
+        share: true,
+        eviction: Eviction::Counter,
+        capacity: None,
+    }
 }
 
 /// A trunk of `SHARED` tokens, and branches of `own` tokens with the given numbers of rows at their ends; and for each row its
@@ -151,7 +158,9 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     let (mut worst, mut worst_sum) = (0f64, 0f64);
     let mut staging = Staging::default();
     // Prompts among branches, branches alone, branches of which one has several tokens.
-    for (step, ends) in [vec![1, 40, 1], vec![1; 5], vec![1; 5], vec![1; 4], vec![1, 3, 1], vec![1; 5]].iter().enumerate() {
+    for (step, ends) in
+        [vec![1, 40, 1], vec![1; 5], vec![1; 5], vec![1; 4], vec![1, 3, 1], vec![1; 5]].iter().enumerate()
+    {
         let (work, own) = tree(50 + step, ends);
         let rows = own.len();
         // Of the first step the middle branch attends to everything.
@@ -293,12 +302,7 @@ impl Know<'_> {
 /// Greedy texts, logits and all K/V with tiers of two and three layers against a tier that has room for everything, bit for bit
 /// over many runs; and logits against the CPU device with the same method, as a share of what the method changes there.
 /// `fault`: another prompt.
-pub fn tiers(
-    ordinal: usize,
-    planning: impl Fn() -> Planning,
-    choosing: Choosing<'_>,
-    fault: bool,
-) -> Result<Vec<Row>> {
+pub fn tiers(ordinal: usize, planning: impl Fn() -> Planning, choosing: Choosing<'_>, fault: bool) -> Result<Vec<Row>> {
     let mut table = Vec::new();
     for (_, kind, name, _) in NUMBERS {
         let weights = small(kind, RopeLayout::Halves, LAYERS)?;

@@ -47,7 +47,7 @@ for source in product step; do  # not of the attention kernels' sources: a hash 
     compile "$source.cu" $target "${source}_bf16$suffix" -DKERNEL_TYPE=Bf16
   done
 done
-for source in int4; do
+for source in int4 heavy; do
   hash=$(own_hash "$source.cu")
   for type in F16 Bf16; do
     compile "$source.cu" 80 "${source}_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"

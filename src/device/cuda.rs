@@ -9,6 +9,7 @@
 //! | `step.rs` | a whole Llama step: [`step::CudaDevice`]; `step/` its launches, what a model brings, times |
 //! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one |
 //! | `selecting.rs` | attention over selected tokens, which alone come from the host tier |
+//! | `heavy.rs` | attention over what H2O keeps |
 //! | `head.rs` | logits: what is told of them |
 //! | `product.rs`, `blas.rs` | products by our tensor-core kernels, or by cuBLAS |
 //! | `matrix.rs`, `staging.rs` | weights on the card; what a step tells it, in one copy |
@@ -22,6 +23,7 @@ pub mod attend;
 mod blas;
 pub mod driver;
 mod head;
+mod heavy;
 mod matrix;
 pub mod measure;
 mod product;

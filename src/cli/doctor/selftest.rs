@@ -38,7 +38,18 @@ const SELECT: &[&str] = &[
     "gather_alone",
 ];
 const KEEP: &[&str] = &["settle", "forget", "bring_back", "count_here", "sample_full", "sample_missed"];
-const CHECKS: &[&[&str]] = &[PROCESSOR, PRODUCTS, HEADS, ATTENTION, STEPS, PAGES, INT4, SELECT, KEEP];
+const HEAVY: &[&str] = &[
+    "spread_paths",
+    "begin_sums",
+    "list_kept",
+    "gather_kept",
+    "score_kept",
+    "keep_heavy",
+    "sum_kept",
+    "weigh_all",
+    "add_all",
+];
+const CHECKS: &[&[&str]] = &[PROCESSOR, PRODUCTS, HEADS, ATTENTION, STEPS, PAGES, INT4, SELECT, KEEP, HEAVY];
 
 /// What is falsified, so that the check itself can be checked.
 enum Fault {
@@ -75,53 +86,68 @@ impl Fault {
 /// One line of the selftest: kernel, shape, largest error, whether it is right.
 type Line = (String, String, f64, bool);
 
+/// Tells of lines as they come: what is found out stays where a later check cannot go on.
+#[derive(Default)]
+struct Told {
+    json: bool,
+    lines: usize,
+    wrong: usize,
+}
+
+impl Told {
+    fn rows(&mut self, rows: Vec<Row>) -> Result<()> {
+        rows.into_iter().try_for_each(|r| self.line((r.kernel, r.shape, r.max_error, r.ok)))
+    }
+
+    fn line(&mut self, (kernel, shape, max_error, ok): Line) -> Result<()> {
+        self.lines += 1;
+        self.wrong += usize::from(!ok);
+        if self.json {
+            return out::json(&json!({"kernel": kernel, "shape": shape, "max_error": max_error, "ok": ok}));
+        }
+        let verdict = if ok { "ok" } else { "WRONG" };
+        out::line(&format!("{kernel:<36} {shape:<28} {max_error:>10.2e}  {verdict}"))
+    }
+}
+
 pub fn run(common: &Common) -> Result<u8> {
     let fault = Fault::read()?;
-    let mut rows = selftest::products(fault.hits(PROCESSOR))?;
+    let mut told = Told { json: common.json, ..Told::default() };
+    told.rows(selftest::products(fault.hits(PROCESSOR))?)?;
     match cards(common) {
-        Ok(ordinal) => rows.extend(card(ordinal, &fault)?),
+        Ok(ordinal) => card(ordinal, &fault, &mut told)?,
         Err(e) if common.quiet => drop(e),
         Err(e) => out::tell(&format!("the CUDA kernels are skipped: {e}")),
     }
-    let mut lines: Vec<Line> = rows.into_iter().map(|r| (r.kernel, r.shape, r.max_error, r.ok)).collect();
-    let checks = attention::selftest::run(fault.hits(PROCESSOR))?;
-    lines.extend(
-        checks.into_iter().map(|c| (format!("{} attention {}", c.kernels, c.method), c.shape, c.max_error, c.ok)),
-    );
-    let mut wrong = 0;
-    for (kernel, shape, max_error, ok) in &lines {
-        wrong += usize::from(!ok);
-        if common.json {
-            out::json(&json!({"kernel": kernel, "shape": shape, "max_error": max_error, "ok": ok}))?;
-        } else {
-            let verdict = if *ok { "ok" } else { "WRONG" };
-            out::line(&format!("{kernel:<36} {shape:<28} {max_error:>10.2e}  {verdict}"))?;
-        }
+    for c in attention::selftest::run(fault.hits(PROCESSOR))? {
+        told.line((format!("{} attention {}", c.kernels, c.method), c.shape, c.max_error, c.ok))?;
     }
     if !common.quiet {
-        out::tell(&format!("{} kernels and shapes, {wrong} wrong", lines.len()));
+        out::tell(&format!("{} kernels and shapes, {} wrong", told.lines, told.wrong));
     }
-    Ok(u8::from(wrong > 0))
+    Ok(u8::from(told.wrong > 0))
 }
 
 /// All kernels of a card.
-fn card(ordinal: usize, fault: &Fault) -> Result<Vec<Row>> {
+fn card(ordinal: usize, fault: &Fault, told: &mut Told) -> Result<()> {
     let gpu = Gpu::open(ordinal)?;
     let planning = || -> Planning { Box::new(|work, machine| cuda_plan::step(work, machine, Cutting::Auto)) };
     let choosing = |alpha, max_fetch| -> Box<dyn Choose> { Box::new(Select { alpha, max_fetch, random: false }) };
-    let mut rows = cuda::products(&gpu, fault.hits(PRODUCTS))?;
-    rows.extend(cuda::heads(&gpu, fault.hits(HEADS))?);
-    rows.extend(bench::cuda::selftest::run(&gpu, fault.hits(ATTENTION))?);
-    rows.extend(cuda::steps(ordinal, planning, fault.hits(STEPS))?);
+    told.rows(cuda::products(&gpu, fault.hits(PRODUCTS))?)?;
+    told.rows(cuda::heads(&gpu, fault.hits(HEADS))?)?;
+    told.rows(bench::cuda::selftest::run(&gpu, fault.hits(ATTENTION))?)?;
+    told.rows(cuda::steps(ordinal, planning, fault.hits(STEPS))?)?;
     let trees = [(1, 300, 5, 150), (2, 40, 20, 150), (3, 700, 1, 80)]
         .map(|(seed, prompt, branches, steps)| growing::steps(seed, prompt, branches, steps));
     let trees = trees.into_iter().collect::<Result<Vec<_>>>()?;
-    rows.extend(cuda::graphs::run(ordinal, planning, &trees, fault.hits(STEPS))?);
-    rows.extend(cuda::offload::full(ordinal, planning, fault.hits(PAGES))?);
-    rows.extend(cuda::int4::kernels(&gpu, fault.hits(INT4))?);
-    rows.extend(cuda::int4::tiers(ordinal, planning, fault.hits(INT4))?);
-    rows.extend(cuda::select::run(&gpu, &choosing, fault.hits(SELECT))?);
-    rows.extend(cuda::keep::run(&gpu, &choosing, fault.hits(KEEP))?);
-    rows.extend(cuda::offload::selected(ordinal, planning, &choosing, fault.hits(SELECT))?);
-    Ok(rows)
+    told.rows(cuda::graphs::run(ordinal, planning, &trees, fault.hits(STEPS))?)?;
+    told.rows(cuda::offload::full(ordinal, planning, fault.hits(PAGES))?)?;
+    told.rows(cuda::int4::kernels(&gpu, fault.hits(INT4))?)?;
+    told.rows(cuda::int4::tiers(ordinal, planning, fault.hits(INT4))?)?;
+    told.rows(cuda::select::run(&gpu, &choosing, fault.hits(SELECT))?)?;
+    told.rows(cuda::keep::run(&gpu, &choosing, fault.hits(KEEP))?)?;
+    told.rows(cuda::offload::selected(ordinal, planning, &choosing, fault.hits(SELECT))?)?;
+    told.rows(cuda::heavy::kernels(&gpu, &choosing, fault.hits(HEAVY))?)?;
+    told.rows(cuda::heavy::tiers(ordinal, planning, &choosing, fault.hits(HEAVY))?)?;
+    Ok(())
 }

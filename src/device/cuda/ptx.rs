@@ -33,6 +33,14 @@ pub fn step(number: Number, early: bool) -> &'static str {
     }
 }
 
+/// Attention over what H2O keeps.
+pub fn heavy(number: Number) -> &'static str {
+    match number {
+        Number::F16 => ptx!("heavy_f16"),
+        Number::Bf16 => ptx!("heavy_bf16"),
+    }
+}
+
 /// K/V in four bits.
 pub fn int4(number: Number) -> &'static str {
     match number {
@@ -137,7 +145,9 @@ mod tests {
         }
         let select_line = hash_line(&["select.cu", "bounded.cuh", "keep.cuh", "state.cuh", "tensor.cuh"]);
         for number in [Number::F16, Number::Bf16] {
-            assert!(int4(number).starts_with(&own_line("int4.cu")), "kernels/ changed: run kernels/build.sh");
+            for (source, text) in [("int4.cu", int4(number)), ("heavy.cu", heavy(number))] {
+                assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
+            }
             assert!(select(number).starts_with(&select_line), "kernels/ changed: run kernels/build.sh");
         }
         let keep_line = hash_line(&["keep.cu", "keep.cuh", "state.cuh"]);

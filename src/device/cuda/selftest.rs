@@ -2,6 +2,7 @@
 //! with exact activations. What `totara doctor --selftest` runs where a card is found.
 
 pub mod graphs;
+pub mod heavy;
 pub mod int4;
 pub mod keep;
 pub mod offload;

@@ -22,6 +22,7 @@ use self::marks::Marks;
 use super::attend::{AttendKernel, LoadedPlan, Number, PlanPlaces};
 use super::driver::{Begin, Buffer, Gpu};
 use super::head::Head;
+use super::heavy::{self, Heavy};
 use super::matrix::Matrix;
 use super::product::Products;
 use super::selecting::{self, Selecting};
@@ -32,7 +33,7 @@ use crate::base::{Error, Result};
 use crate::device::attend::AttendWork;
 use crate::device::cpu::{check_head, check_step};
 use crate::device::head::{HeadRow, Said};
-use crate::device::speculation::{Fetch, Watcher};
+use crate::device::speculation::{Fetch, Source, Watcher};
 use crate::device::tiers::Link;
 use crate::device::{Device, Shape, Step, Times};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
@@ -51,8 +52,7 @@ pub use load::{check_heads, number, page_bytes, weight_bytes, work_bytes};
 pub const STEP_ROWS: usize = 1024;
 
 /// What a card is told that cannot do what it is asked.
-pub const METHODS: &str =
-    "this way of --offload is built for --device cpu alone; a card has none, full, int4, infinigen and infinigen-tree";
+pub const METHODS: &str = "this way of --offload goes by exact scores of all tokens, which --device cpu alone has";
 
 /// Turns a step's attention into the kernel's plan; a part of `attention`, which stands above the device.
 pub type Planning = Box<dyn FnMut(&AttendWork, &Machine) -> CudaPlan + Send>;
@@ -130,6 +130,8 @@ pub struct CudaDevice {
     selecting: Option<Selecting>,
     /// Who is told what layers see, and what is added for guesses meanwhile.
     watching: Option<(Watcher, Vec<Buffer>)>,
+    /// What rows attend to is what they kept.
+    heavy: Option<Heavy>,
     /// Pages up to the last that the step writes, where somebody watches.
     watched_pages: usize,
     watched_slots: Vec<u32>,
@@ -183,6 +185,7 @@ impl CudaDevice {
     /// Reads what is known of the link, once the step is done.
     fn collect_link(&mut self) -> Result<()> {
         self.store.collect()?;
+        self.heavy.as_mut().map_or(Ok(()), |heavy| heavy.collect(&self.gpu))?;
         self.selecting.as_mut().map_or(Ok(()), |selecting| selecting.collect(&self.gpu))
     }
 }
@@ -252,6 +255,10 @@ impl Device for CudaDevice {
             selecting.begin(step.work, step.slots, step.selects, &mut self.staging);
             selects_from = selecting.selects_from();
         }
+        if let Some(heavy) = &mut self.heavy {
+            heavy.begin(step.work, step.slots, step.selects, &mut self.staging);
+            selects_from = heavy.selects_from();
+        }
         let fetched = self.staging.push(self.store.plan(step.work, step.slots, selects_from)?);
         let numbers = self.staging.push(&(0..n as u32).collect::<Vec<_>>());
         if self.watching.is_some() {
@@ -293,6 +300,9 @@ impl Device for CudaDevice {
         self.store.begin(gpu, [fetched, slots, numbers].map(|at| base + at))?;
         if let Some(selecting) = &mut self.selecting {
             selecting.placed(gpu, base)?;
+        }
+        if let Some(heavy) = &mut self.heavy {
+            heavy.placed(gpu, &mut self.store, base)?;
         }
         match graph {
             Some(graph) => self.replay(graph),
@@ -357,18 +367,26 @@ impl Device for CudaDevice {
     fn refetch(&mut self, tier: Option<(u64, Fetch)>, slots: &[Slot]) -> Result<()> {
         self.finish()?;
         let Self { gpu, shape, attention, store, .. } = self;
-        let keep = !slots.is_empty();
-        self.selecting = None;
+        let keep_kv = !slots.is_empty();
+        (self.selecting, self.heavy) = (None, None);
         self.graphs.clear();
         let (bytes, selection) = match tier {
-            None => return store.retier(gpu, attention, (None, None), keep),
-            Some((bytes, Fetch::Full)) => return store.retier(gpu, attention, (Some(bytes), None), keep),
-            Some((bytes, Fetch::Int4)) => return store.retier_int4(gpu, attention, bytes, keep),
+            None => return store.retier(gpu, attention, (None, None), keep_kv),
+            Some((bytes, Fetch::Full)) => return store.retier(gpu, attention, (Some(bytes), None), keep_kv),
+            Some((bytes, Fetch::Int4)) => return store.retier_int4(gpu, attention, bytes, keep_kv),
             Some((bytes, Fetch::Selected(selection))) => (bytes, selection),
         };
         let pages = store.pages();
+        if let Source::Heavy { keep } = selection.source {
+            let plan = heavy::plan(bytes, &selection, pages, shape)?;
+            store.retier(gpu, attention, (Some(bytes), Some(plan.layout)), keep_kv)?;
+            let heavy = Heavy::new(gpu, self.number, shape, pages, (&plan, keep, selection.whole_layers))?;
+            store.add_peak(heavy.bytes(&plan));
+            self.heavy = Some(heavy);
+            return Ok(());
+        }
         let plan = selecting::plan(bytes, &selection, pages, shape)?;
-        store.retier(gpu, attention, (Some(bytes), Some(plan.layout)), keep)?;
+        store.retier(gpu, attention, (Some(bytes), Some(plan.layout)), keep_kv)?;
         let mut selecting = Selecting::new(gpu, self.number, shape, pages, (&plan, &selection))?;
         selecting.measure(gpu, store)?;
         store.add_peak(selecting.bytes(&plan));
@@ -381,6 +399,9 @@ impl Device for CudaDevice {
         let mut link = self.store.link()?;
         if let Some(selecting) = &self.selecting {
             selecting.count(&mut link);
+        }
+        if let Some(heavy) = &self.heavy {
+            heavy.count(&mut link);
         }
         Some(link)
     }

@@ -473,6 +473,7 @@ impl Store {
         if selects_from < layout.layers {
             let bytes = (turn.rows as usize).div_ceil(PAGE_TOKENS) * page_bytes;
             tier.fresh.iter_mut().try_for_each(|fresh| main.grow(fresh, bytes).map(drop))?;
+            tier.held.iter_mut().for_each(|held| held.leave(selects_from));
         }
         if let Some(Int4 { packing, fresh, .. }) = &mut tier.int4 {
             let bytes = (turn.rows as usize).div_ceil(PAGE_TOKENS) * packing.page_bytes();

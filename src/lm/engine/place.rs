@@ -163,7 +163,11 @@ fn card_room(weights: &Weights, options: &EngineOptions, free: u64, free_ram: Op
             check_no_host_tier(options)?;
             Ok(CardRoom { pages: pages(budget), device_bytes: None })
         }
-        offload::Method::Full | offload::Method::Int4 | offload::Method::Infinigen | offload::Method::InfinigenTree => {
+        offload::Method::Full
+        | offload::Method::Int4
+        | offload::Method::H2o
+        | offload::Method::Infinigen
+        | offload::Method::InfinigenTree => {
             let pages = pages(host_bytes(options, most, free_ram)?);
             let least = match options.offload.method {
                 offload::Method::Int4 => store::int4::least_bytes(pages, shape),
@@ -267,7 +271,7 @@ mod tests {
         assert!(code == 3 && message.contains("--ram-budget"), "{message}");
         let (code, message) = refused(offload::Method::None, 100, Some(100), None);
         assert!(code == 2 && message.contains("--offload"), "{message}");
-        let (code, message) = refused(offload::Method::H2o, 100, Some(100), None);
+        let (code, message) = refused(offload::Method::Oracle, 100, Some(100), None);
         assert!(code == 2 && message.contains("--device cpu"), "{message}");
     }
 }

@@ -52,6 +52,9 @@ impl CudaDevice {
             }
         }
         self.look_ahead(layer + 1, Look::Ahead)?;
+        if let Some(heavy) = &self.heavy {
+            heavy.prepare(&self.gpu, &mut self.store, layer + 1)?;
+        }
         let Self { gpu, layers, products, room, shape, store, selecting, .. } = self;
         let running = running(&mut self.running)?;
         let Layer { qkv, .. } = &layers[layer];
@@ -85,7 +88,7 @@ impl CudaDevice {
 
     /// The operation `attend`.
     pub(super) fn attention(&mut self, layer: usize) -> Result<()> {
-        let Self { gpu, layers, room, store, selecting, .. } = self;
+        let Self { gpu, layers, room, store, selecting, heavy, .. } = self;
         let running = running(&mut self.running)?;
         let marks = if gpu.captures() { &self.graphs.marks } else { &self.marks[self.turn].attention };
         let marks = (layer == layers.len() / 2).then_some(marks);
@@ -94,12 +97,17 @@ impl CudaDevice {
         }
         let (q, o) = (there(&room.q)?, there(&room.o)?);
         let selecting = selecting.as_mut().filter(|selecting| selecting.selects(layer));
-        if selecting.as_ref().is_none_or(|selecting| selecting.selects_from().is_none()) {
+        let heavy = heavy.as_mut().filter(|heavy| heavy.selects(layer));
+        let all = selecting.as_ref().and_then(|selecting| selecting.selects_from());
+        if all.or(heavy.as_ref().and_then(|heavy| heavy.selects_from())).is_none() {
             let begin = self.attention.earliest(&running.plan);
             self.attention.launch(gpu, &running.plan, q, store.view(layer), o, begin)?;
         }
         if let Some(selecting) = selecting {
             selecting.attend(gpu, store, layer, [q.pointer(), o.pointer()], running.target)?;
+        }
+        if let Some(heavy) = heavy {
+            heavy.attend(gpu, store, layer, [q.pointer(), o.pointer()], running.target)?;
         }
         marks.map_or(Ok(()), |[_, after]| gpu.set_mark(after))?;
         store.read(gpu, layer)

@@ -121,6 +121,7 @@ impl CudaDevice {
             number,
             selecting: None,
             watching: None,
+            heavy: None,
             watched_pages: 0,
             watched_slots: Vec::new(),
             room: Room::default(),

@@ -13,8 +13,8 @@ use crate::device::cuda::driver::{Begin, Buffer, Function, Gpu, Launch, Module};
 use crate::device::cuda::ptx;
 use crate::kv::PAGE_TOKENS;
 
-/// Blocks that widen: the step has the others.
-const UNPACK_BLOCKS: u32 = 64;
+/// Blocks that widen: with fewer the card takes longer over it than the link over the pages.
+const UNPACK_BLOCKS: u32 = 256;
 
 /// Bytes of a layer of a page.
 pub fn page_bytes(shape: &Shape) -> usize {

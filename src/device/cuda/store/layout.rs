@@ -106,6 +106,11 @@ impl Held {
         Self { layer: None, pages: vec![false; pages], count: 0 }
     }
 
+    /// Layers from `first` on are written elsewhere: what is here of one is old.
+    pub fn leave(&mut self, first: usize) {
+        self.layer = self.layer.filter(|&layer| layer < first);
+    }
+
     /// The step writes all of these pages there.
     pub fn begin(&mut self, pages: &[u32]) {
         pages.iter().for_each(|&page| self.pages[page as usize] = true);
@@ -178,6 +183,10 @@ mod tests {
         assert_eq!(layers, [1.0, 2.0, 1.0, 1.0, 2.0, 1.0, 1.0, 2.0, 1.0]);
         assert_eq!(held.hold(3, &[5]), 2);
         assert!(held.has(3, &[5]) && !held.has(3, &[1]));
+        held.leave(4);
+        assert!(held.has(3, &[5]));
+        held.leave(3);
+        assert!(!held.has(3, &[5]));
     }
 
     #[test]

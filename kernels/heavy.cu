@@ -122,7 +122,7 @@ extern "C" __global__ void __launch_bounds__(LISTERS) list_kept(const __grid_con
 }
 
 // Grid-stride over pieces of 16 bytes, eight on their way at once: a piece comes from far, and few blocks are to be busy.
-extern "C" __global__ void gather_kept(const __grid_constant__ Heavy a) {
+extern "C" __global__ void __launch_bounds__(512) gather_kept(const __grid_constant__ Heavy a) {
     const u32 pieces = a.head_size / 8, wanted = *a.total, count = wanted < a.capacity ? wanted : a.capacity;
     const u32 all = count * 2 * pieces, step = gridDim.x * blockDim.x;
     const uint4* host = (const uint4*)a.layer;

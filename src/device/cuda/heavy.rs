@@ -30,6 +30,11 @@ pub use plan::{Plan, plan};
 const WEIGHT_BYTES: usize = 128 << 20;
 const LIST_BYTES: usize = 256 << 20;
 
+/// Bytes to work in, above those of any step, for steps of `rows` rows at up to `positions` tokens.
+pub fn work_bytes(rows: usize, positions: usize) -> u64 {
+    (rows * positions * 4 + WEIGHT_BYTES + 2 * LIST_BYTES) as u64
+}
+
 /// Blocks and threads that read the host tier: they reach the link's speed, and slow others little.
 const LINK_BLOCKS: usize = 16;
 const LINK_THREADS: u32 = 512;

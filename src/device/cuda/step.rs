@@ -46,7 +46,7 @@ mod layer;
 mod load;
 mod marks;
 
-pub use load::{check_heads, number, page_bytes, weight_bytes, work_bytes};
+pub use load::{check_heads, heavy_bytes, number, page_bytes, weight_bytes, work_bytes};
 
 /// Rows of a step: enough for prompts to be bound by arithmetic.
 pub const STEP_ROWS: usize = 1024;

@@ -109,8 +109,10 @@ struct Turn {
     selects_from: usize,
     /// By layer without an arena of its own.
     marks: Vec<Fetched>,
-    /// Whether the marks are set and not read yet.
+    /// Whether the marks of the fetch are set and not read yet, and whether those of waiting for it are: a step that fails may
+    /// never come to that.
     set: Vec<bool>,
+    waited: Vec<bool>,
 }
 
 /// Where the step's K/V of a layer is written: memory laid out by slot, and each row's slot in it.
@@ -325,7 +327,8 @@ impl Store {
         let fetched = |_| Ok(Fetched { begun: mark()?, done: mark()?, wait: mark()?, waited: mark()? });
         let turn = || -> Result<Turn> {
             let marks = self.layout.fetched().map(fetched).collect::<Result<Vec<_>>>()?;
-            Ok(Turn { set: vec![false; marks.len()], marks, ..Turn::default() })
+            let unset = vec![false; marks.len()];
+            Ok(Turn { set: unset.clone(), waited: unset, marks, ..Turn::default() })
         };
         let mut tier = Tier {
             host,
@@ -566,11 +569,12 @@ impl Store {
 
     /// Has the step go on only once what is fetched of a layer is there.
     pub fn arrive(&mut self, main: &Gpu, layer: usize) -> Result<()> {
-        let Some((tier, at)) = self.tier.as_ref().zip(layer.checked_sub(self.layout.resident)) else { return Ok(()) };
-        let turn = &tier.turns[tier.turn];
+        let Some((tier, at)) = self.tier.as_mut().zip(layer.checked_sub(self.layout.resident)) else { return Ok(()) };
+        let turn = &mut tier.turns[tier.turn];
         if !turn.set[at] {
             return Ok(());
         }
+        turn.waited[at] = true;
         let marks = &turn.marks[at];
         main.set_mark(&marks.wait)?;
         main.wait_for(&marks.done)?;
@@ -718,12 +722,15 @@ impl Tier {
 
     fn collect(&mut self, turn: usize) -> Result<()> {
         let turn = &mut self.turns[turn];
-        for (marks, set) in turn.marks.iter().zip(&mut turn.set) {
+        for ((marks, set), waited) in turn.marks.iter().zip(&mut turn.set).zip(&mut turn.waited) {
+            let waited = std::mem::take(waited);
             if !std::mem::take(set) {
                 continue;
             }
             self.link.fetch_seconds += self.down.microseconds(&marks.begun, &marks.done)? * 1e-6;
-            self.link.waited_seconds += self.down.microseconds(&marks.wait, &marks.waited)? * 1e-6;
+            if waited {
+                self.link.waited_seconds += self.down.microseconds(&marks.wait, &marks.waited)? * 1e-6;
+            }
         }
         Ok(())
     }

@@ -138,7 +138,12 @@ fn card_room(weights: &Weights, options: &EngineOptions, free: u64, free_ram: Op
     let shape = &weights.shape;
     let page_bytes = step::page_bytes(shape);
     let weight_bytes = step::weight_bytes(weights);
-    let work_bytes = step::work_bytes(shape, options.step_rows.unwrap_or(step::STEP_ROWS));
+    let rows = options.step_rows.unwrap_or(step::STEP_ROWS);
+    let heavy = match options.offload.method {
+        offload::Method::H2o => step::heavy_bytes(rows, options.context.unwrap_or(shape.context)),
+        _ => 0,
+    };
+    let work_bytes = step::work_bytes(shape, rows) + heavy;
     let left = free.saturating_sub(weight_bytes + work_bytes);
     let most = CARD_TOKENS / crate::kv::PAGE_TOKENS as u64 * page_bytes;
     let budget = match options.kv_budget {

@@ -222,6 +222,9 @@ impl Keeping {
         self.moved_out += out.len() as u64;
         self.moved_back += back.len() as u64;
         gpu.set(&self.moved, 0)?;
+        if out.is_empty() && back.is_empty() {
+            return Ok(());
+        }
         let (out_there, back_there) = (gpu.upload(&out)?, gpu.upload(&back)?);
         self.forget(gpu, out_there.pointer(), out.len(), false)?;
         self.bring_back(gpu, store, back_there.pointer(), (back.len(), told))?;

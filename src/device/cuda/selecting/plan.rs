@@ -63,8 +63,8 @@ impl Split {
         Self { groups, of_set: (of_layer / (kv_heads * groups)).min(slots).min(MOST_FRAMES), stage }
     }
 
-    /// With a stage for all that a layer wanted of it and a quarter more, as far as half of all frames goes; `None` where it has
-    /// that.
+    /// With a stage for all that a layer wanted of it and a quarter more, as far as half of all frames goes (there are two, so that
+    /// none may be left for rows to stay); `None` where it has that.
     pub fn grown(&self, frames: usize, wanted: usize, sizes: (usize, usize, usize)) -> Option<Self> {
         let most = (frames / 2).max(1);
         (self.of_set > 0 && wanted > self.stage && self.stage < most)

@@ -52,7 +52,8 @@ impl CudaDevice {
             }
         }
         self.look_ahead(layer + 1, Look::Ahead)?;
-        if let Some(heavy) = &self.heavy {
+        // The first of its layers was prepared when the step began.
+        if let Some(heavy) = self.heavy.as_ref().filter(|heavy| heavy.selects(layer)) {
             heavy.prepare(&self.gpu, &mut self.store, layer + 1)?;
         }
         let Self { gpu, layers, products, room, shape, store, selecting, .. } = self;

@@ -10,6 +10,7 @@ use crate::device::cuda::attend::{AttendKernel, HeadShape, Number};
 use crate::device::cuda::blas::Blas;
 use crate::device::cuda::driver::{Begin, Gpu};
 use crate::device::cuda::head::{self, Head};
+use crate::device::cuda::heavy;
 use crate::device::cuda::matrix::{Matrix, number_of};
 use crate::device::cuda::product::Products;
 use crate::device::cuda::staging::Staging;
@@ -45,6 +46,11 @@ pub fn weight_bytes(weights: &Weights) -> u64 {
 /// Bytes of a K/V page over all layers.
 pub fn page_bytes(shape: &Shape) -> u64 {
     (PAGE_TOKENS * shape.kv_numbers_per_token() * 2) as u64
+}
+
+/// Bytes to work in beside [`work_bytes`] where tokens are let go for good (`h2o`), at up to `positions` tokens.
+pub fn heavy_bytes(rows: usize, positions: usize) -> u64 {
+    heavy::work_bytes(rows, positions)
 }
 
 /// Bytes to work in, above weights and K/V, for steps of `rows` rows.

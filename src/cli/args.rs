@@ -110,13 +110,13 @@ pub struct OffloadArgs {
     #[arg(skip)]
     pub of_strategy: Option<offload::Options>,
     /// Fetch tokens whose expected score is within this of the largest; inf: as many as --offload-max-fetch
-    #[arg(long, global = true, default_value_t = 4.0, value_name = "X")]
+    #[arg(long, global = true, default_value_t = offload::Options::default().alpha, value_name = "X")]
     pub offload_alpha: f32,
     /// Share of a key's columns that scores are guessed by
-    #[arg(long, global = true, default_value_t = 0.6, value_name = "X")]
+    #[arg(long, global = true, default_value_t = offload::Options::default().ratio, value_name = "X")]
     pub offload_ratio: f64,
     /// Share of its path that a token may fetch in a layer
-    #[arg(long, global = true, default_value_t = 0.2, value_name = "X")]
+    #[arg(long, global = true, default_value_t = offload::Options::default().max_fetch, value_name = "X")]
     pub offload_max_fetch: f32,
     /// Device memory that fetched rows may take [default: what the budget leaves]
     #[arg(long, global = true, value_name = "SIZE")]

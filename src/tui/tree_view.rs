@@ -250,7 +250,8 @@ impl TreeView {
         }
     }
 
-    /// Depth-first over what is unfolded. A pruned thought that is hidden hides what is below it.
+    /// Depth-first over what is unfolded. A pruned thought that is hidden hides what is below it; the puzzle itself always stands,
+    /// so that there is a row to select.
     fn make_rows(&mut self, run: &RunState) {
         self.rows.clear();
         let tree = &run.tree;
@@ -270,7 +271,7 @@ impl TreeView {
                 continue;
             }
             let node = tree.node(id);
-            if self.hide_pruned && node.status == Status::Pruned && id != self.selected {
+            if self.hide_pruned && node.status == Status::Pruned && id != self.selected && id != NodeId::ROOT {
                 continue;
             }
             if id == self.selected {
@@ -321,6 +322,15 @@ mod tests {
                 Row::Live(i) => format!("~{i}"),
             })
             .collect()
+    }
+
+    #[test]
+    fn a_pruned_puzzle_is_not_hidden_and_takes_the_selection_over() {
+        let run = run_of(&[grown(1, 0, "a"), grown(2, 1, "b"), status(0, Status::Pruned), status(1, Status::Pruned)]);
+        let mut view = TreeView { follow: Follow::Stay, selected: NodeId(2), ..TreeView::default() };
+        view.toggle_pruned();
+        view.refresh(&run);
+        assert_eq!((labels(&view), view.selected()), (vec!["#0".to_string()], NodeId::ROOT));
     }
 
     #[test]

@@ -32,7 +32,7 @@ impl Number {
     }
 }
 
-/// K/V of one layer, `[page][kv_head][K|V][16][d]`, at page borders as the engine's is.
+/// K/V of one layer, `[page][kv_head][K|V][16][d]`, in large pages as the engine's is.
 #[derive(Debug, Clone)]
 pub enum Arena {
     F16(Lazy<f16>),
@@ -45,12 +45,12 @@ impl Arena {
         let n = pages * heads.page_numbers();
         match number {
             Number::F16 => {
-                let mut numbers = Lazy::zeros(n);
+                let mut numbers = Lazy::in_large_pages(n);
                 numbers.fill(f16::NAN);
                 Self::F16(numbers)
             }
             Number::F32 => {
-                let mut numbers = Lazy::zeros(n);
+                let mut numbers = Lazy::in_large_pages(n);
                 numbers.fill(f32::NAN);
                 Self::F32(numbers)
             }

@@ -3,6 +3,7 @@
 use super::attend::KvLayer;
 use super::int4;
 use super::shared::Shared;
+use crate::base::lazy::use_large_pages;
 use crate::base::size::Human;
 use crate::base::{Error, Result};
 use crate::kv::{PAGE_TOKENS, Slot};
@@ -26,7 +27,7 @@ impl KvNumber {
     }
 }
 
-/// Pages of all layers. The system hands memory out page by page as it is first written.
+/// Pages of all layers. The system hands memory out, 2 MiB at a time where it can, as it is first written.
 pub struct Arena {
     number: KvNumber,
     pages: usize,
@@ -49,6 +50,7 @@ impl Arena {
             ))
         };
         let memory = MmapMut::map_anon(bytes.ok_or_else(refuse)?).map_err(|_| refuse())?;
+        use_large_pages(&memory);
         Ok(Self { number, pages, layers, kv_heads, head_size, memory })
     }
 

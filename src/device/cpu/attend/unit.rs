@@ -35,26 +35,29 @@ impl Job<'_> {
         let end = units.iter().map(|u| u.rows.end).max().unwrap_or(0) as usize;
         scratch.chain.begin(first..end, self.heads.group(), self.heads.head_size);
         scratch.q_of = None;
-        for (i, unit) in units.iter().enumerate() {
-            self.unit(unit, units.get(i + 1), kv_head, scratch);
+        scratch.ahead.begin();
+        for i in 0..units.len() {
+            self.unit(units, i, kv_head, scratch);
         }
         self.finish_task(kv_head, scratch);
     }
 
-    /// `next`: what follows in the task.
-    fn unit(&self, unit: &Unit, next: Option<&Unit>, kv_head: usize, scratch: &mut Scratch) {
+    /// Unit `at` of a task's.
+    fn unit(&self, units: &[Unit], at: usize, kv_head: usize, scratch: &mut Scratch) {
+        let unit = &units[at];
         let step = (TILE_ROWS / self.heads.group()).max(1);
         let (mut from, end) = (unit.rows.start as usize, unit.rows.end as usize);
         while from < end {
             let rows = from..(from + step).min(end);
             from = rows.end;
-            self.rows(unit, next, kv_head, rows.clone(), scratch);
+            self.rows(units, at, kv_head, rows.clone(), scratch);
             self.keep(unit.block, kv_head, rows, scratch);
         }
     }
 
     /// Fills `scratch.own` for the work rows `rows`.
-    fn rows(&self, unit: &Unit, next: Option<&Unit>, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
+    fn rows(&self, units: &[Unit], at: usize, kv_head: usize, rows: Range<usize>, scratch: &mut Scratch) {
+        let unit = &units[at];
         let (g, d) = (self.heads.group(), self.heads.head_size);
         let n = rows.len() * g;
         scratch.q.grow(n * d);
@@ -73,7 +76,7 @@ impl Job<'_> {
         }
         for window in 0..BLOCK / WINDOW {
             let first = unit.block * BLOCK as u32 + (window * WINDOW) as u32;
-            self.look_ahead((unit, next), first, kv_head, n, &mut scratch.ahead);
+            self.look_ahead(units, (at, window), kv_head, n, &mut scratch.ahead);
             if !self.scores(unit, kv_head, first, &rows, scratch) {
                 break;
             }
@@ -113,13 +116,13 @@ impl Job<'_> {
             let pages = lanes.end.div_ceil(PAGE) as usize;
             for page in 0..pages {
                 let tile = &mut scratch.tile[page * PAGE_TOKENS * d..][..PAGE_TOKENS * d];
+                scratch.ahead.ask();
                 self.keys(part.first_page + page, kv_head, tile, &mut scratch.gathered);
             }
             let column = (part.start / PAGE * PAGE - first) as usize;
             let (mut row, end) = ((part.rows.start - rows.start) * g, (part.rows.end - rows.start) * g);
             while row < end {
-                // The other half of the lines is for `add_values`.
-                scratch.ahead.ask(2 * (end - row).div_ceil(STEP));
+                scratch.ahead.ask();
                 let to = (row + STEP).min(end);
                 self.kernels.scores(
                     &scratch.q[row * d..to * d],
@@ -215,6 +218,7 @@ impl Job<'_> {
                 let n = (PAGE_TOKENS - offset).min(tokens - filled);
                 let page = part.first_page + (part.start as usize % PAGE_TOKENS + filled) / PAGE_TOKENS;
                 let tile = &mut scratch.tile[filled * d..(filled + n) * d];
+                scratch.ahead.ask();
                 self.fill_values(page, kv_head, offset, tile);
                 filled += n;
             }
@@ -235,7 +239,7 @@ impl Job<'_> {
     fn add_values(&self, rows: Range<usize>, column: usize, tokens: usize, g: usize, d: usize, scratch: &mut Scratch) {
         let (mut row, end) = (rows.start * g, rows.end * g);
         while row < end {
-            scratch.ahead.ask((end - row).div_ceil(STEP));
+            scratch.ahead.ask();
             let to = (row + STEP).min(end);
             self.kernels.values(
                 &scratch.scores[row * WINDOW..to * WINDOW],

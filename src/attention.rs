@@ -6,7 +6,7 @@
 //!
 //! | method | groups by | a task is |
 //! |---|---|---|
-//! | `deft-flatten` | K/V | blocks of the depth-first tree, joined to even cost |
+//! | `deft-flatten` | K/V | a whole K/V head's blocks, or some of the depth-first tree's, the most work first |
 //! | `deft-node` | K/V | all blocks that begin in one segment |
 //! | `deft-node-chunk` | K/V | one block that begins in one segment |
 //! | `radix` | query | blocks of the branches' paths, each for its branch alone, joined to even cost |

@@ -61,7 +61,7 @@ pub struct Limits {
     /// Prompt rows of a step in which others decode: what keeps a long prompt from holding them up.
     pub mixed_rows: usize,
     pub vocab: usize,
-    /// Bytes of one row of partial attention results, over all layers (for the counters).
+    /// Bytes of one row of a K/V head's partial attention results, over all layers (for the counters).
     pub partial_row_bytes: usize,
     pub method: Method,
     pub parallel: Parallel,
@@ -78,7 +78,7 @@ impl Limits {
             step_rows: 256,
             mixed_rows: 64,
             vocab: shape.vocab,
-            partial_row_bytes: shape.layers * shape.heads * (shape.head_size + 2) * size_of::<f32>(),
+            partial_row_bytes: shape.layers * (shape.heads / shape.kv_heads) * (shape.head_size + 2) * size_of::<f32>(),
             method,
             parallel: Parallel { threads, kv_heads: shape.kv_heads, group: shape.heads / shape.kv_heads },
             budget_flag: "--kv-budget",

@@ -34,7 +34,7 @@ impl MethodIo {
         let used: u64 = work.units.iter().map(|u| u64::from(u.rows.end - u.rows.start)).sum();
         Self {
             kv_tokens: work.io.kv_tokens,
-            partial_numbers: work.io.partial_rows * (heads.heads * (heads.head_size + 2)) as u64,
+            partial_numbers: work.io.partial_rows * (heads.group() * (heads.head_size + 2)) as u64,
             mask_bytes: 0,
             query_rows: used,
             output_rows: work.rows() as u64,

@@ -18,10 +18,15 @@ fn rayon_for(n: usize, f: &(dyn Fn(usize) + Sync)) {
 
 /// The output of one method, its plan checked.
 fn run(s: &Sample, method: Method, rows: &[QueryRow]) -> Vec<f32> {
-    let mut planner = Planner::new(method);
+    // Two threads: heads that are whole, and tasks that hand over.
+    let mut planner = Planner::with_parallel(method, parallel(s, 2));
     let work = planner.plan(&s.tree, rows);
-    check_work(work, rows, &s.tree, method);
+    check_work(work, rows, &s.tree, method, s.heads.kv_heads);
     s.run(&mut Attention::new(s.heads).unwrap(), work, &s.queries(rows), &serial)
+}
+
+fn parallel(s: &Sample, threads: usize) -> Parallel {
+    Parallel { threads, kv_heads: s.heads.kv_heads, group: s.heads.group() }
 }
 
 /// Every output number within `tol` of the reference, NaN failing.
@@ -33,7 +38,7 @@ fn compare(s: &Sample, rows: &[QueryRow], out: &[f32], tol: f64) {
 }
 
 /// What any plan must fulfil: every row sees every position of its path once, through the page that holds it.
-pub(super) fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree, method: Method) {
+pub(super) fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree, method: Method, kv_heads: usize) {
     let mut order = work.order.clone();
     order.sort_unstable();
     assert_eq!(order, (0..rows.len() as u32).collect::<Vec<_>>(), "the order is a permutation");
@@ -63,7 +68,8 @@ pub(super) fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree,
         }
     }
     assert_eq!(partials.len(), work.partials());
-    assert_eq!(work.io.partial_rows, handed_over(work));
+    let cut = kv_heads as u64 - u64::from(work.whole_heads);
+    assert_eq!(work.io.partial_rows, cut * handed_over(work));
     assert_eq!(work.io.kv_tokens, kv_tokens);
     for (row, seen) in rows.iter().zip(&seen) {
         let slots = tree.slots(row.branch);
@@ -71,8 +77,10 @@ pub(super) fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree,
         assert_eq!(seen, &expected, "{method}: the pages of {row:?}");
     }
     let mut units = 0;
-    for task in &work.tasks {
-        assert_eq!(task.start, units, "tasks cover the units in order");
+    let mut tasks = work.tasks.clone();
+    tasks.sort_by_key(|task| task.start);
+    for task in &tasks {
+        assert_eq!(task.start, units, "every unit is in one task");
         units = task.end;
     }
     assert_eq!(units as usize, work.units.len());
@@ -94,7 +102,7 @@ pub(super) fn check_work(work: &AttendWork, rows: &[QueryRow], tree: &TokenTree,
     }
 }
 
-/// What tasks hand over, row by row: the nodes of a binary tree over all blocks whose blocks are all in one task while
+/// What tasks hand over of a K/V head, row by row: the nodes of a binary tree over all blocks whose blocks are all in one task while
 /// those of their parent are not; nothing of a row that is in one task.
 fn handed_over(work: &AttendWork) -> u64 {
     let mut count = 0;
@@ -226,7 +234,7 @@ proptest! {
         }
         let mut planner = Planner::with_parallel(Method::Auto, Parallel { threads: 64, kv_heads: 1, group: 4 });
         let work = planner.plan(&w.tree, &rows);
-        check_work(work, &rows, &w.tree, Method::Auto);
+        check_work(work, &rows, &w.tree, Method::Auto, 1);
         let split = w.run(&mut Attention::new(w.heads).unwrap(), work, &w.queries(&rows), &rayon_for);
         assert_eq!(bits(&split), bits(&out), "split by rows, on threads");
         // Alone, in a tree of its own.
@@ -303,11 +311,17 @@ fn io_follows_the_formulas() {
     assert_eq!(io(Method::Radix).kv_tokens, u64::from(b * (p + own)));
     // Five blocks a path of 1100, each handed over where a block is a task, fewer where tasks have several.
     assert_eq!(io(Method::NodeChunk).partial_rows, u64::from(b * 5));
-    let how = Parallel { threads: 1, kv_heads: 3, group: 1 };
-    let joined = Planner::with_parallel(Method::Flatten, how).plan(&tree, &rows).io.partial_rows;
-    assert!((1..=u64::from(b * 3)).contains(&joined), "{joined}");
-    let alone = Parallel { kv_heads: 8, ..how };
-    assert_eq!(Planner::with_parallel(Method::Flatten, alone).plan(&tree, &rows).io.partial_rows, 0);
+    // Of three heads two threads take one each, and share the third.
+    let how = Parallel { threads: 2, kv_heads: 3, group: 1 };
+    let mut planner = Planner::with_parallel(Method::Flatten, how);
+    let work = planner.plan(&tree, &rows);
+    assert_eq!(work.whole_heads, 2);
+    assert!((1..=u64::from(b * 5)).contains(&work.io.partial_rows), "{}", work.io.partial_rows);
+    for alone in [Parallel { kv_heads: 8, ..how }, Parallel { threads: 1, ..how }] {
+        let mut planner = Planner::with_parallel(Method::Flatten, alone);
+        let work = planner.plan(&tree, &rows);
+        assert_eq!((work.whole_heads as usize, work.io.partial_rows), (alone.kv_heads, 0));
+    }
 }
 
 /// A NaN in the K/V that a row sees comes out; one that it does not see stays out.

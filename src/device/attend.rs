@@ -59,8 +59,11 @@ pub struct AttendWork {
     pub pages: Vec<u32>,
     pub pieces: Vec<Piece>,
     pub units: Vec<Unit>,
-    /// Runs of units that one thread takes together; a row's blocks in a task are neighbours.
+    /// Runs of units that one thread takes together, in the order in which they are given out; a row's blocks in a task are
+    /// neighbours.
     pub tasks: Vec<Range<u32>>,
+    /// The first K/V heads, each of which one thread takes through all units; the tasks are for the others.
+    pub whole_heads: u32,
     /// What begins with block `b` of work row `r` is partial number `partial_first[r] + b`; `partial_first[rows]` is their
     /// count.
     pub partial_first: Vec<u32>,
@@ -76,7 +79,7 @@ impl AttendWork {
         self.partial_first.last().map_or(0, |&n| n as usize)
     }
 
-    /// Partial rows that tasks write for others to read. A row whose blocks lie in one task has none; of the blocks a..b of
+    /// Partial rows of each K/V head that tasks write for others to read. A row whose blocks lie in one task has none; of the blocks a..b of
     /// one in several, a task hands over the aligned runs of 2^l blocks that make them up. `blocks` is room to work in.
     pub fn handed_over(&self, blocks: &mut Vec<Range<u32>>) -> u64 {
         let mut count = 0;
@@ -122,7 +125,7 @@ pub struct Io {
     pub unique_tokens: u64,
     /// What grouping by query would read: the sum of the rows' path lengths.
     pub radix_tokens: u64,
-    /// Partial results written and read back (rows, each `heads × (head size + 2)` numbers).
+    /// Partial results written and read back (rows of one K/V head, each its query heads × (head size + 2) numbers).
     pub partial_rows: u64,
 }
 

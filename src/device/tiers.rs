@@ -121,6 +121,11 @@ impl Waves {
         }
     }
 
+    /// K/V heads that a thread may take through all units: none where those are not there at once.
+    pub fn whole_heads(&self, work: &AttendWork) -> u32 {
+        if self.waves.len() == 1 { work.whole_heads } else { 0 }
+    }
+
     /// Units of a wave.
     pub fn units_of(&self, wave: &Range<u32>) -> &[Unit] {
         let tasks = &self.tasks[wave.start as usize..wave.end as usize];

@@ -178,7 +178,7 @@ pub(super) const MOMENTS: Duration = Duration::from_secs(2);
 /// The worker's own counts: plain additions, no lock, no device call.
 pub(super) struct Meter {
     page_bytes: u64,
-    /// Bytes of one row of partial results, over all layers.
+    /// Bytes of one row of a K/V head's partial results, over all layers.
     partial_row_bytes: u64,
     prefix_lookups: u64,
     prefix_hits: u64,

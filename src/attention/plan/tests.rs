@@ -117,7 +117,7 @@ impl Run {
         self.steps += 1;
         planner.plan(tree, &rows);
         let (method, parallel) = (planner.method, planner.parallel);
-        check_work(planner.work(), &rows, tree, method);
+        check_work(planner.work(), &rows, tree, method, parallel.kv_heads);
         let mut new = Planner::with_parallel(method, parallel);
         assert_eq!(planner.work(), new.plan(tree, &rows), "{method}, step {}", self.steps);
         if planner.follow.is_ready() {

@@ -73,7 +73,7 @@ fn row(recording: String, runs: &[RunIo], heads: &Heads, layers: usize) -> Row {
     let token = (2 * heads.kv_heads * heads.head_size * Number::F16.bytes() * layers) as f64;
     let sum = |f: fn(&RunIo) -> u64| runs.iter().map(f).sum::<u64>() as f64;
     let saved: Vec<f64> = runs.iter().map(|r| 1.0 - r.planned as f64 / r.paths as f64).collect();
-    let partial = (heads.heads * (heads.head_size + 2) * 4 * 2 * layers) as f64;
+    let partial = (heads.group() * (heads.head_size + 2) * 4 * 2 * layers) as f64;
     Row {
         recording,
         runs: runs.len(),

@@ -1,6 +1,6 @@
 //! Tree attention on the CPU: carries out an [`AttendWork`] over one layer's paged K/V.
 //!
-//! Parallel over (task, K/V head), then over rows for what tasks hand over. In a unit (`attend/unit.rs`) the `G` query
+//! Parallel over K/V heads that are taken whole, then (task, K/V head), then over rows for what tasks hand over. In a unit (`attend/unit.rs`) the `G` query
 //! heads of a K/V head times the rows are the rows of one tile (GQA packing). The blocks of a row are merged in a fixed
 //! order (`attend/chain.rs`), inside a task in the thread's own cache. No sum is ever split by anything but position, so
 //! a row's bits depend on its own path alone.
@@ -16,8 +16,9 @@ use crate::device::picks::Picks;
 use crate::kv::PAGE_TOKENS;
 use half::f16;
 use std::ops::Range;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
 
 mod ahead;
 #[cfg(target_arch = "x86_64")]
@@ -118,7 +119,8 @@ pub struct Attention {
     sum: Lazy<f32>,
     /// How many blocks each stands for: a power of two, as its exponent plus 1; 0 where none was handed over.
     spans: Vec<AtomicU8>,
-    scratch: Mutex<Vec<Scratch>>,
+    /// With the thread that worked in it last: what lies in its core's cache would have to come from there.
+    scratch: Mutex<Vec<(ThreadId, Scratch)>>,
 }
 
 impl Attention {
@@ -146,9 +148,10 @@ impl Attention {
         let pages = work.pages.iter().max().map_or(0, |&p| p as usize + 1);
         assert!(kv.numbers() >= pages * self.heads.page_numbers(), "the arena holds the work's pages");
         self.begin(work);
-        let wave = Wave { units: &work.units, tasks: &work.tasks, kv: Kv::Pages { kv, pages: &work.pages } };
+        let (units, tasks, whole_heads) = (&work.units, &work.tasks, work.whole_heads);
+        let wave = Wave { units, tasks, whole_heads, kv: Kv::Pages { kv, pages: &work.pages } };
         if self.tasks(work, &wave, q, out, parallel) {
-            self.merge(work, out, parallel);
+            self.merge(work, whole_heads, out, parallel);
         }
     }
 
@@ -179,19 +182,26 @@ impl Attention {
         let results = [self.out.as_mut_ptr(), self.max.as_mut_ptr(), self.sum.as_mut_ptr()];
         let sink = Sink::new(results, &self.spans[..work.partials()], out);
         let job = Job { heads: self.heads, kernels: self.kernels, work, wave, q, sink };
-        parallel(wave.tasks.len() * kv_heads, &|i| {
-            self.with_scratch(|scratch| job.task(&wave.tasks[i / kv_heads], i % kv_heads, scratch));
+        let whole = (wave.whole_heads as usize).min(kv_heads);
+        let (all, cut) = (0..wave.units.len() as u32, kv_heads - whole);
+        parallel(whole + wave.tasks.len() * cut, &|i| {
+            let (task, head) = match i.checked_sub(whole) {
+                None => (&all, i),
+                Some(i) => (&wave.tasks[i / cut], whole + i % cut),
+            };
+            self.with_scratch(|scratch| job.task(task, head, scratch));
         });
         job.sink.handed_over.load(Ordering::Acquire)
     }
 
-    /// Brings what was handed over to the rows' results.
-    pub(super) fn merge(&mut self, work: &AttendWork, out: &mut [f32], parallel: ParallelFor<'_>) {
+    /// Brings what was handed over to the rows' results: nothing of the first `whole_heads` K/V heads was.
+    pub(super) fn merge(&mut self, work: &AttendWork, whole_heads: u32, out: &mut [f32], parallel: ParallelFor<'_>) {
         let Heads { heads, head_size, .. } = self.heads;
         assert!(out.len() >= work.rows() * heads * head_size, "out holds the work's rows");
         let results = [self.out.as_mut_ptr(), self.max.as_mut_ptr(), self.sum.as_mut_ptr()];
         let sink = Sink::new(results, &self.spans[..work.partials()], out);
-        let nothing = Wave { units: &[], tasks: &[], kv: Kv::Pages { kv: KvLayer::F32(&[]), pages: &[] } };
+        let kv = Kv::Pages { kv: KvLayer::F32(&[]), pages: &[] };
+        let nothing = Wave { units: &[], tasks: &[], whole_heads, kv };
         let job = Job { heads: self.heads, kernels: self.kernels, work, wave: &nothing, q: &[], sink };
         // Merging is short: chunks of rows keep the threads' overhead below it.
         let chunk = work.rows().div_ceil(16).max(1);
@@ -205,13 +215,18 @@ impl Attention {
     }
 
     fn with_scratch(&self, f: impl FnOnce(&mut Scratch)) {
-        let pool = &self.scratch;
-        let mut scratch = pool.lock().map_or_else(|_| Scratch::default(), |mut p| p.pop().unwrap_or_default());
+        let thread = thread::current().id();
+        let mut pool = lock(&self.scratch);
+        let own = pool.iter().rposition(|(last, _)| *last == thread).or(pool.len().checked_sub(1));
+        let mut scratch = own.map_or_else(Scratch::default, |at| pool.swap_remove(at).1);
+        drop(pool);
         f(&mut scratch);
-        if let Ok(mut pool) = pool.lock() {
-            pool.push(scratch);
-        }
+        lock(&self.scratch).push((thread, scratch));
     }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Some of a work's tasks, and where the K/V of its pages lies.
@@ -219,6 +234,8 @@ pub(super) struct Wave<'a> {
     /// What the tasks number.
     pub units: &'a [Unit],
     pub tasks: &'a [Range<u32>],
+    /// The first K/V heads, each of which a thread takes through all units, as one task.
+    pub whole_heads: u32,
     pub kv: Kv<'a>,
 }
 

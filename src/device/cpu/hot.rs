@@ -270,6 +270,7 @@ impl Hot {
         self.frames.resize(work.pages.len(), 0);
         let waves = std::mem::take(&mut self.waves);
         let mut handed_over = false;
+        let whole_heads = waves.whole_heads(work);
         for wave in &waves.waves {
             let (began, before) = (Instant::now(), self.link.fetches);
             for unit in waves.units_of(wave) {
@@ -281,12 +282,13 @@ impl Hot {
             self.share_room();
             let tasks = &waves.tasks[wave.start as usize..wave.end as usize];
             let kv = Kv::Pages { kv: self.arena.layer(0), pages: &self.frames };
-            handed_over |= attention.tasks(work, &Wave { units: &waves.units, tasks, kv }, at.q, out, parallel);
+            handed_over |=
+                attention.tasks(work, &Wave { units: &waves.units, tasks, whole_heads, kv }, at.q, out, parallel);
             self.residency.release();
         }
         self.waves = waves;
         if handed_over {
-            attention.merge(work, out, parallel);
+            attention.merge(work, whole_heads, out, parallel);
         }
     }
 

@@ -198,6 +198,7 @@ impl Selecting {
         });
         attention.begin(work);
         let mut handed_over = false;
+        let whole_heads = waves.whole_heads(work);
         for wave in &waves.waves {
             let (began, before) = (Instant::now(), link.fetches);
             for unit in waves.units_of(wave) {
@@ -207,12 +208,13 @@ impl Selecting {
             let (rows, places) = self.rows.layer(at.layer);
             let tasks = &waves.tasks[wave.start as usize..wave.end as usize];
             let kv = Kv::Rows { rows, places, pages: &work.pages, picks: &self.picks };
-            handed_over |= attention.tasks(work, &Wave { units: &waves.units, tasks, kv }, at.q, out, parallel);
+            handed_over |=
+                attention.tasks(work, &Wave { units: &waves.units, tasks, whole_heads, kv }, at.q, out, parallel);
             self.rows.residency.release();
         }
         self.waves = waves;
         if handed_over {
-            attention.merge(work, out, parallel);
+            attention.merge(work, whole_heads, out, parallel);
         }
         if !self.selection.share {
             self.rows.residency.clear();

@@ -14,8 +14,9 @@
 //! cache, as a binary counter carries.
 
 use super::unit::Job;
-use super::{BLOCK, Lazy, Scratch};
+use super::{BLOCK, Heads, Lazy, Scratch};
 use crate::device::cpu::attend::kernels::{Kernels, States};
+use crate::device::cpu::lanes::prefetch;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -204,34 +205,56 @@ impl Job<'_> {
             }
         };
         copy(&node, &mut to);
-        // The tasks of the other K/V heads say the same.
-        self.sink.spans[partial].store(level as u8 + 1, Ordering::Relaxed);
-        self.sink.handed_over.store(true, Ordering::Release);
+        // The tasks of the other K/V heads say the same. Who finds it said does not write: the line is every thread's.
+        if self.sink.spans[partial].load(Ordering::Relaxed) == 0 {
+            self.sink.spans[partial].store(level as u8 + 1, Ordering::Relaxed);
+        }
+        if !self.sink.handed_over.load(Ordering::Relaxed) {
+            self.sink.handed_over.store(true, Ordering::Release);
+        }
     }
 
-    /// Merges what was handed over of a row, all heads together, and writes it.
+    /// Merges what was handed over of a row, all heads that hand over together, and writes it.
     pub(super) fn merge(&self, row: usize, scratch: &mut Scratch) {
         let (heads, d) = (self.heads.heads, self.heads.head_size);
         let first = self.work.partial_first[row] as usize;
-        scratch.own.grow(heads, d);
-        scratch.chain.begin(row..row + 1, heads, d);
+        let from = self.wave.whole_heads as usize * self.heads.group();
+        scratch.own.grow(heads - from, d);
+        scratch.chain.begin(row..row + 1, heads - from, d);
         let (mut block, blocks) = (0, self.blocks(row));
+        self.fetch(first..first + blocks as usize, from);
         while block < blocks {
             let partial = first + block as usize;
             let Some(level) = self.sink.spans[partial].load(Ordering::Relaxed).checked_sub(1) else { return };
             // SAFETY: all tasks have ended, and nobody writes any more.
             let node = unsafe {
                 States {
-                    out: self.sink.out.part(partial * heads * d, heads * d),
-                    max: self.sink.max.part(partial * heads, heads),
-                    sum: self.sink.sum.part(partial * heads, heads),
+                    out: self.sink.out.part((partial * heads + from) * d, (heads - from) * d),
+                    max: self.sink.max.part(partial * heads + from, heads - from),
+                    sum: self.sink.sum.part(partial * heads + from, heads - from),
                 }
             };
             // A row's first blocks are here, so nothing is told back.
             scratch.chain.add(self.kernels, 0, block, usize::from(level), node);
             block += 1 << level;
         }
-        self.write(row, 0, scratch.chain.fold(self.kernels, 0));
+        self.write(row, from, scratch.chain.fold(self.kernels, 0));
+    }
+
+    /// Asks for what was handed over of a row, heads `from..`: it lies in other cores' caches, and each merge waits for the one
+    /// before it.
+    fn fetch(&self, partials: Range<usize>, from: usize) {
+        let Heads { heads, head_size: d, .. } = self.heads;
+        let mut partial = partials.start;
+        while partial < partials.end {
+            let Some(level) = self.sink.spans[partial].load(Ordering::Relaxed).checked_sub(1) else { return };
+            let at = partial * heads + from;
+            prefetch(self.sink.out.get().wrapping_add(at * d).cast(), (heads - from) * d * size_of::<f32>());
+            for states in [&self.sink.max, &self.sink.sum] {
+                prefetch(states.get().wrapping_add(at).cast(), (heads - from) * size_of::<f32>());
+            }
+            partial += 1 << level;
+        }
     }
 
     /// Divides by the sums: the results of heads `head..` of a row. Where everything was masked: zeros.

@@ -80,9 +80,9 @@ fn picked_attention_is_its_plain_definition_and_reads_nothing_else() {
         let mut out = vec![f32::NAN; rows * width];
         let kv_rows = Kv::Rows { rows: KvLayer::F32(&frames), places: &places, pages: &work.pages, picks: &picks };
         attention.begin(&work);
-        let wave = Wave { units: &work.units, tasks: &work.tasks, kv: kv_rows };
+        let wave = Wave { units: &work.units, tasks: &work.tasks, whole_heads: 0, kv: kv_rows };
         if attention.tasks(&work, &wave, &q, &mut out, &serial) {
-            attention.merge(&work, &mut out, &serial);
+            attention.merge(&work, 0, &mut out, &serial);
         }
         for (row, &batch) in work.order.iter().enumerate() {
             for head in 0..heads.heads {

@@ -17,7 +17,6 @@ pub mod sums;
 use super::request::{Likelihood, Sampling};
 use crate::base::{Error, Result};
 pub use filter::Kept;
-use filter::better;
 use rand::Rng;
 use row::Row;
 use sums::{largest_of, log_sum_exp_of_few};

@@ -34,9 +34,10 @@ impl Sampler {
 
     /// [`kept`](Self::kept) from the row's best tokens, where it is certain that they are enough; else `None`.
     fn kept_of_top(&self, row: &mut Row<'_>, text: &[u32]) -> Result<Option<Kept>> {
-        let Sampling { temperature, top_k, top_p, min_p, .. } = self.settings;
+        let Sampling { temperature, top_p, min_p, .. } = self.settings;
+        let top_k = self.cut(row.vocab());
         let known = self.known(row, text);
-        if row.is_whole() || top_k.is_some_and(|k| k > 0 && k <= known.len()) {
+        if row.is_whole() || top_k.is_some_and(|k| k <= known.len()) {
             // The likeliest k, or all there are.
             return self.filter(known).map(|shares| Some(Kept { shares, rest: false }));
         }
@@ -44,7 +45,7 @@ impl Sampler {
             // The sum below would be another one.
             return Ok(None);
         }
-        if top_k.is_some_and(|k| k > 0) {
+        if top_k.is_some() {
             return Ok(None);
         }
         let all = row.warm(temperature)?;
@@ -76,8 +77,14 @@ impl Sampler {
         Ok(Some(Kept { shares, rest }))
     }
 
+    /// Top-k where it cuts so many tokens at all. A cut that leaves all of them is none, in the order of the draw as well:
+    /// the same random number draws the same token as without it.
+    fn cut(&self, tokens: usize) -> Option<usize> {
+        self.settings.top_k.filter(|k| (1..tokens).contains(k))
+    }
+
     /// The best tokens with their penalised logits, best first: as many as can be told from the row's best ones.
-    fn known(&self, row: &mut Row<'_>, text: &[u32]) -> Vec<(u32, f64)> {
+    pub(super) fn known(&self, row: &mut Row<'_>, text: &[u32]) -> Vec<(u32, f64)> {
         let whole = row.is_whole();
         let top = row.top();
         let mut scored: Vec<(u32, f64)> = top.iter().map(|&(token, logit)| (token, f64::from(logit))).collect();
@@ -102,9 +109,7 @@ impl Sampler {
     pub(super) fn filter(&self, mut scored: Vec<(u32, f64)>) -> Result<Vec<(u32, f64)>> {
         let settings = &self.settings;
         // The likeliest k are the same before the temperature as after it, and then only they need an exponential.
-        if let Some(k) = settings.top_k
-            && k > 0
-        {
+        if let Some(k) = self.cut(scored.len()) {
             keep_best(&mut scored, k);
         }
         let best = scored.iter().map(|&(_, logit)| logit).fold(f64::NEG_INFINITY, f64::max);
@@ -137,10 +142,9 @@ pub(super) fn better(a: &(u32, f64), b: &(u32, f64)) -> Ordering {
     b.1.total_cmp(&a.1).then(a.0.cmp(&b.0))
 }
 
+/// The best `k`, best first; `k` is above 0 and below their number.
 fn keep_best(scored: &mut Vec<(u32, f64)>, k: usize) {
-    if k < scored.len() && k > 0 {
-        scored.select_nth_unstable_by(k - 1, better);
-    }
+    scored.select_nth_unstable_by(k - 1, better);
     scored.truncate(k);
     scored.sort_unstable_by(better);
 }

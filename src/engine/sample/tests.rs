@@ -1,4 +1,4 @@
-use super::filter::NUCLEUS_SLACK;
+use super::filter::{NUCLEUS_SLACK, better};
 use super::*;
 use crate::base::rng::stream;
 use crate::base::testing::shared;
@@ -189,5 +189,31 @@ fn a_draw_beyond_the_best_tokens_has_the_others_probabilities() {
     let exact = [96.0 * 2.0, 32.0 * 2.0 + 64.0, 96.0, 96.0].map(|weight| weight / 512.0);
     for (count, exact) in counts.iter().zip(exact) {
         assert!((*count as f64 / draws as f64 - exact).abs() < 0.015, "{counts:?}");
+    }
+}
+
+#[test]
+fn filters_that_cut_nothing_draw_as_no_filter_does() {
+    let mut random = stream(11, "no cut", &[]);
+    for round in 0..600 {
+        let logits = random_logits(&mut random);
+        let vocab = logits.len();
+        let allowed: Vec<u32> = (0..vocab as u32).filter(|_| random.random_range(0..3) == 0).collect();
+        let allowed = (round % 2 == 0 && !allowed.is_empty()).then_some(allowed.as_slice());
+        let text: Vec<u32> = (0..random.random_range(0..3)).map(|_| random.random_range(0..vocab as u32)).collect();
+        let open = Sampling { temperature: 1.3, repetition_penalty: [1.0, 1.2][round % 3 / 2], ..Sampling::default() };
+        let draw = |settings: &Sampling, at: u64| {
+            let sampler = Sampler::new(settings).unwrap();
+            sampler.pick(&mut Row::of(&logits), allowed, &text, &mut stream(12, "test", &[at])).unwrap()
+        };
+        for at in 0..8 {
+            let expected = draw(&open, at);
+            for top_k in [0, allowed.map_or(vocab, <[u32]>::len), vocab, vocab + 1, usize::MAX] {
+                let settings = Sampling { top_k: Some(top_k), ..open.clone() };
+                assert_eq!(draw(&settings, at), expected, "top-k {top_k} of {vocab}");
+            }
+            let settings = Sampling { top_p: Some(1.0), min_p: Some(0.0), ..open.clone() };
+            assert_eq!(draw(&settings, at), expected);
+        }
     }
 }

@@ -534,7 +534,8 @@ x",
     #[test]
     fn rules_that_tell_of_every_byte_have_exact_masks_by_place() {
         let smile = "😁".as_bytes();
-        let vocab = vocab(&[b"", &smile[..1], &smile[..2], &smile[1..], &smile[2..], smile, &[0xC3], b"a", b"b", b"ab"]);
+        let vocab =
+            vocab(&[b"", &smile[..1], &smile[..2], &smile[1..], &smile[2..], smile, &[0xC3], b"a", b"b", b"ab"]);
         let rule: Arc<dyn Constraint> = Arc::new(Bytes(vec!["😁", "😂a"]));
         check(&vocab, &rule, &[], "", &[&smile[..1], &smile[..2], smile], &[]);
         let rule: Arc<dyn Constraint> = Arc::new(Bytes(vec!["ab", "bb"]));

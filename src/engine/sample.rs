@@ -214,7 +214,6 @@ impl Sampler {
             }
         }
     }
-
 }
 
 /// The token in whose share `left` falls; else takes all shares off `left` and gives the last that can be drawn at all:

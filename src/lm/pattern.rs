@@ -340,7 +340,9 @@ mod tests {
             let (one, other) = (roomy.standing(text.as_bytes()), tight.standing(text.as_bytes()));
             assert_eq!((one.complete, one.open), (other.complete, other.open), "{text}");
             for (pattern, place) in [(&roomy, one.place), (&tight, other.place + (1 << 40))] {
-                let Some(before) = places.insert(place, text.clone()).filter(|before| *before != text) else { continue };
+                let Some(before) = places.insert(place, text.clone()).filter(|before| *before != text) else {
+                    continue;
+                };
                 let after = |text: &str| {
                     let standing = pattern.standing(format!("{text}{more}").as_bytes());
                     (standing.complete, standing.open)

@@ -227,7 +227,9 @@ fn ids_and_names_that_are_no_tokens_are_refused_with_their_file_and_key() {
     };
     let generation = "generation_config.json";
     check(generation, "{", None, &[], ["cannot be read", ""]);
-    for (ids, part) in [("[7, 100000]", "token 100000"), ("[7, \"x\"]", "x"), ("-1", "`-1`"), ("\"2\"", "remove the key")] {
+    for (ids, part) in
+        [("[7, 100000]", "token 100000"), ("[7, \"x\"]", "x"), ("-1", "`-1`"), ("\"2\"", "remove the key")]
+    {
         check(generation, &format!("{{\"eos_token_id\": {ids}}}"), None, &[], ["eos_token_id", part]);
     }
     let config = fs::read_to_string(cases().unwrap_or_default().join("tiny/hf/config.json")).unwrap_or_default();

@@ -42,6 +42,7 @@ mod undo;
 mod wait;
 
 use super::event::{Command, Event, Outcome, Reason};
+use super::policy::memory::Memory;
 use super::policy::{self, Plan, Step};
 use super::record::Recorder;
 use super::run::Before;
@@ -76,6 +77,8 @@ pub struct Controller {
     /// The plan of the last stage, and those of the stages before it.
     plan: Plan,
     stages: Vec<Plan>,
+    /// What the plans' expressions gave before.
+    memory: Memory,
     /// The stage that was told last, from 0.
     stage: usize,
     /// What proposals are held to where the puzzle does not say it, compiled.
@@ -214,7 +217,7 @@ impl Controller {
 
     /// One step of the policy; the reason where it was the last.
     async fn step(&mut self) -> Option<Reason> {
-        let (stage, step) = policy::next_of(&self.tree, &self.stages, &self.plan);
+        let (stage, step) = policy::next_of(&self.tree, &self.stages, &self.plan, &mut self.memory);
         if stage > self.stage {
             // An earlier stage may have work again (a thought to score, one that the user reopened); that is no news.
             self.note(format!("stage {} of {} begins", stage + 1, self.stages.len() + 1));

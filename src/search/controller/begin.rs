@@ -7,6 +7,7 @@ use super::{COUNTERS_EVERY, Controller, prompt, take_up};
 use crate::base::{Error, Result, rng};
 use crate::search::event::{Command, Event, Limits};
 use crate::search::policy::Plan;
+use crate::search::policy::memory::Memory;
 use crate::search::run::RunSpec;
 use crate::search::tree::ThoughtTree;
 use crate::strategy::{Count, Search};
@@ -89,6 +90,7 @@ impl Controller {
             seed,
             plan,
             stages,
+            memory: Memory::default(),
             stage: 0,
             rules,
             inputs,

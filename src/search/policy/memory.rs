@@ -73,8 +73,7 @@ impl<T: Copy> Known<T> {
         let same = |a: &[Option<f64>], b: &[Option<f64>]| {
             a.iter().zip(b).all(|(a, b)| a.map(f64::to_bits) == b.map(f64::to_bits))
         };
-        let is_new =
-            |&at: &usize| thoughts[ids[at].index()].as_ref().is_none_or(|given| !same(&given.values, row(at)));
+        let is_new = |&at: &usize| thoughts[ids[at].index()].as_ref().is_none_or(|given| !same(&given.values, row(at)));
         let new: Vec<usize> = (0..ids.len()).filter(is_new).collect();
         if !new.is_empty() {
             let values = |at: &usize| names.iter().zip(row(*at)).filter_map(|(name, value)| Some((*name, (*value)?)));
@@ -117,7 +116,8 @@ mod tests {
                 usage: Default::default(),
             },
             4 | 5 if node != NodeId::ROOT => {
-                let parts = vec![ScorePart { evaluator: "checker".into(), value: Some(any(random)), detail: String::new() }];
+                let parts =
+                    vec![ScorePart { evaluator: "checker".into(), value: Some(any(random)), detail: String::new() }];
                 Event::Scored { node, score: if random.random_bool(0.05) { f64::NAN } else { any(random) }, parts }
             }
             6 => Event::Expanded { node, proposals: 1 },

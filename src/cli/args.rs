@@ -130,9 +130,10 @@ pub struct OffloadArgs {
     /// Which fetched rows go for others
     #[arg(long, global = true, value_enum, default_value_t = Eviction::Counter)]
     pub offload_eviction: Eviction,
-    /// Whose query guesses a layer's scores: that of a layer ahead, of half a layer ahead, or the same layer's
-    #[arg(long, global = true, value_enum, default_value_t = Look::Ahead)]
-    pub offload_look: Look,
+    /// Whose query guesses a layer's scores: that of a layer ahead, of half a layer ahead, or the same layer's [default: ahead on
+    /// a card, half on the CPU]
+    #[arg(long, global = true, value_enum)]
+    pub offload_look: Option<Look>,
     /// First layers that attend to everything [default: measured once per model]
     #[arg(long, global = true, value_name = "N")]
     pub offload_whole_layers: Option<usize>,

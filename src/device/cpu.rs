@@ -304,6 +304,11 @@ impl Device for CpuDevice {
         self.arena.page_bytes()
     }
 
+    /// A copy in line passes behind nothing, so that guessing earlier gains nothing, and is worse.
+    fn usual_look(&self) -> Look {
+        Look::Half
+    }
+
     fn pages(&self) -> usize {
         self.arena.pages()
     }

@@ -27,6 +27,9 @@ pub struct PartialKeys {
     /// The even column in the low half of a byte.
     codes: Lazy<u8>,
     scales: Lazy<f16>,
+    /// Pages that have or had tokens, and how many: the memory of others was never touched, and the lowest are taken first.
+    used: Vec<bool>,
+    held: usize,
 }
 
 /// Bytes of a page's partial keys in one layer.
@@ -41,7 +44,18 @@ impl PartialKeys {
         let tokens = layers.len() * pages * kv_heads * PAGE_TOKENS;
         let pairs = columns.div_ceil(2);
         let (codes, scales) = (Lazy::zeros(tokens * pairs), Lazy::zeros(tokens));
-        Self { first, layers, pages, kv_heads, columns, pairs, head_size, codes, scales }
+        let used = vec![false; pages];
+        Self { first, layers, pages, kv_heads, columns, pairs, head_size, codes, scales, used, held: 0 }
+    }
+
+    /// Bytes of the pages that have or had tokens, over all layers.
+    pub fn held_bytes(&self) -> usize {
+        self.held * self.layers.len() * page_bytes(self.kv_heads, self.columns)
+    }
+
+    /// A page has tokens from now on.
+    pub fn take_page(&mut self, page: usize) {
+        self.held += usize::from(!std::mem::replace(&mut self.used[page], true));
     }
 
     /// Tokens before (page, head) of a selecting layer.

@@ -111,7 +111,10 @@ mod tests {
             numbers.give_back(from);
             assert!(numbers[..from].iter().all(|&x| x == 3.0), "from {from}");
             #[cfg(target_os = "linux")]
-            assert!(numbers[(from * 4).next_multiple_of(SYSTEM_PAGE) / 4..].iter().all(|&x| x == 0.0), "from {from}");
+            {
+                let gone = ((from * 4).next_multiple_of(SYSTEM_PAGE) / 4).min(numbers.len());
+                assert!(numbers[gone..].iter().all(|&x| x == 0.0), "from {from}");
+            }
             assert!(numbers[from..].iter().all(|&x| x == 0.0 || x == 3.0));
         }
         Lazy::<u8>::default().give_back(0);

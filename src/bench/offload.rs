@@ -5,7 +5,7 @@
 
 use crate::base::Result;
 use crate::base::size::Size;
-use crate::device::speculation::{Fetch, Look, partial_token_bytes};
+use crate::device::speculation::{Fetch, Look};
 use crate::engine::Limits;
 use crate::kv::PAGE_TOKENS;
 use crate::lm::engine::{EngineOptions, Loaded, Sample, load};
@@ -80,7 +80,7 @@ impl Bench {
         let offload = options.offload;
         let columns = columns_of(offload.ratio, shape.head_size);
         let row_bytes = token_bytes as f64 / (shape.layers * shape.kv_heads) as f64;
-        let partial_share = partial_token_bytes(columns) as f64 / row_bytes;
+        let partial_share = llama.device().partial_token_bytes(columns) as f64 / row_bytes;
         Ok(Self { llama, limits, device, skew, layers: shape.layers, token_bytes, partial_share, options: offload })
     }
 

@@ -35,7 +35,7 @@ impl Basis {
     }
 }
 
-/// Bytes of a token's partial keys for one K/V head: a number of four bits a column, and their scale in float16.
+/// Bytes of a token's partial keys for one K/V head on a card: a number of four bits a column, and their scale in float16.
 pub fn partial_token_bytes(columns: usize) -> usize {
     columns.div_ceil(2) + 2
 }

@@ -31,7 +31,9 @@ impl Case {
         let mut cases = Vec::new();
         for &method in methods {
             match looks && method.speculates() {
-                true => cases.extend([Look::Ahead, Look::Half, Look::Same].map(|look| Self { method, look: Some(look) })),
+                true => {
+                    cases.extend([Look::Ahead, Look::Half, Look::Same].map(|look| Self { method, look: Some(look) }))
+                }
                 false => cases.push(Self { method, look: None }),
             }
         }

@@ -6,6 +6,7 @@ pub mod error;
 mod inside;
 pub mod lazy;
 pub mod nearest;
+pub mod read;
 pub mod rng;
 pub mod size;
 #[cfg(test)]

@@ -199,6 +199,8 @@ impl Phase<'_> {
     ) -> Result<bool> {
         let Self { engines, options, folder, rows } = self;
         let parallel = options.parallel.max(1);
+        // Each run takes the engine that has the fewest.
+        let alone = parallel <= engines.len();
         let mut load = vec![0usize; engines.len()];
         let mut running: JoinSet<(usize, Result<Row>)> = JoinSet::new();
         let mut stopped = false;
@@ -218,7 +220,7 @@ impl Phase<'_> {
                 });
                 load[at] += 1;
                 let (seed, limits) = (options.seed, options.limits);
-                running.spawn(async move { (at, one(job, lm, seed, limits, record, parallel == 1).await) });
+                running.spawn(async move { (at, one(job, lm, seed, limits, record, alone).await) });
             }
             let finished = tokio::select! {
                 biased;
@@ -267,7 +269,9 @@ fn keep(row: Row, folder: &mut Folder, rows: &mut Vec<Row>, tell: &mut dyn FnMut
     Ok(())
 }
 
-/// Runs one puzzle to its row. A run that the model could not serve has a row too, with the reason.
+/// Runs one puzzle to its row. A run that the model could not serve has a row too, with the reason. `alone`: no other run
+/// uses the engine meanwhile, so that what it moved was this run's; otherwise a step reads a page once for several runs, and
+/// whose bytes those are cannot be told.
 ///
 /// # Errors
 /// The model itself is lost (its device failed, or its thread): what it did not serve says nothing about the puzzle, so it

@@ -26,7 +26,7 @@ use crate::base::{Error, Result};
 use crate::kv::{PageId, Slot};
 use attend::AttendWork;
 use head::{HeadRow, Said};
-use speculation::Fetch;
+use speculation::{Fetch, Look, partial_token_bytes};
 use tiers::Link;
 
 /// Sizes of a Llama model.
@@ -124,6 +124,14 @@ pub trait Device: Send {
     }
     /// What is known so far: a device may lag some steps behind.
     fn times(&self) -> Times;
+    /// Whose queries had better guess what a selecting layer reads: a layer ahead, where transfers pass behind computation.
+    fn usual_look(&self) -> Look {
+        Look::Ahead
+    }
+    /// Bytes of a token's partial keys for one K/V head.
+    fn partial_token_bytes(&self, columns: usize) -> usize {
+        partial_token_bytes(columns)
+    }
     /// Begins anew with a device tier of so many bytes that fetches so, or with everything on the device; what is in memory
     /// at `slots` stays.
     fn refetch(&mut self, _tier: Option<(u64, Fetch)>, _slots: &[Slot]) -> Result<()> {

@@ -10,7 +10,7 @@ pub mod pattern;
 pub mod random;
 pub mod scripted;
 
-pub use crate::engine::constraint::{Constraint, Judgement};
+pub use crate::engine::constraint::{Constraint, Judgement, Standing};
 pub use crate::engine::counters::{Counters, HeldKv, IoCounters, KvCounters, LinkCounters, SpeedCounters};
 pub use crate::engine::grammar::{Form as GrammarForm, Grammar};
 pub use crate::engine::request::{

@@ -110,7 +110,8 @@ pub struct Options {
     /// Device memory that fetched rows may take; `None`: what the budget leaves.
     pub capacity: Option<Size>,
     pub eviction: Eviction,
-    pub look: Look,
+    /// `None`: as [`Device::usual_look`](crate::device::Device::usual_look) says.
+    pub look: Option<Look>,
     /// The first layers that attend to everything; `None`: as many as the model's guesses are measured to be bad in.
     pub whole_layers: Option<usize>,
 }
@@ -124,7 +125,7 @@ impl Default for Options {
             max_fetch: 0.2,
             capacity: None,
             eviction: Eviction::Counter,
-            look: Look::Ahead,
+            look: None,
             whole_layers: None,
         }
     }
@@ -147,8 +148,8 @@ impl Options {
         Ok(())
     }
 
-    /// What the device is told. `skew` is the model's, where the method speculates.
-    pub fn fetch(&self, skew: Option<&Skew>, layers: usize) -> Result<Fetch> {
+    /// What a device of so many layers, which would guess by `usual`, is told. `skew` is the model's, where the method speculates.
+    pub fn fetch(&self, skew: Option<&Skew>, layers: usize, usual: Look) -> Result<Fetch> {
         let plain = |source, random| {
             let choose = Box::new(Select { alpha: self.alpha, max_fetch: self.max_fetch, random });
             let whole_layers = self.whole_layers.unwrap_or(0);
@@ -164,13 +165,14 @@ impl Options {
                 let skew = skew.ok_or_else(|| Error::fault("the model was not skewed"))?;
                 let speculation = skew.speculation(self.ratio, self.whole_layers);
                 let (whole_layers, share) = (speculation.whole_layers, self.method == Method::InfinigenTree);
-                if self.look != Look::Same && whole_layers == 0 {
+                let look = self.look.unwrap_or(usual);
+                if look != Look::Same && whole_layers == 0 {
                     return Err(Error::input(
                         "--offload-whole-layers 0: the first layer has none before it that could look ahead; give at \
                          least 1, or --offload-look same",
                     ));
                 }
-                Selection { whole_layers, share, ..plain(Source::Partial(speculation, self.look), false) }
+                Selection { whole_layers, share, ..plain(Source::Partial(speculation, look), false) }
             }
         };
         if selection.whole_layers >= layers {
@@ -208,7 +210,8 @@ mod tests {
 
     #[test]
     fn whole_layers_leave_one_that_selects_and_one_to_look_ahead_from() {
-        let fetch = |method, whole_layers| Options { method, whole_layers, ..Options::default() }.fetch(None, 4);
+        let options = |method, whole_layers| Options { method, whole_layers, ..Options::default() };
+        let fetch = |method, whole_layers| options(method, whole_layers).fetch(None, 4, Look::Half);
         assert!(matches!(fetch(Method::Full, None), Ok(Fetch::Full)));
         assert!(matches!(fetch(Method::H2o, Some(3)), Ok(Fetch::Selected(_))));
         assert!(fetch(Method::Oracle, Some(4)).is_err() && fetch(Method::Infinigen, None).is_err());

@@ -23,6 +23,9 @@ pub fn use_large_pages(memory: &MmapMut) {
     let _ = memory;
 }
 
+/// At least as much as any system's page.
+const SYSTEM_PAGE: usize = 1 << 16;
+
 /// `len` numbers in anonymous memory of their own. Vectors of 64 bytes lie in one cache line each, which those of a
 /// `Vec` do not.
 #[derive(Debug)]
@@ -50,11 +53,30 @@ impl<T: Pod> Lazy<T> {
         Self { large_pages: true, ..zeros }
     }
 
+    /// Numbers from `from` on are not needed any more: the system may have their memory until they are written again. What they
+    /// are from now on is not said.
+    pub fn give_back(&mut self, from: usize) {
+        if let Some(memory) = &mut self.memory {
+            give_back(memory, from * size_of::<T>());
+        }
+    }
+
     /// Room for at least `len` numbers; what was there before is gone where more is needed.
     pub fn grow(&mut self, len: usize) {
         if self.len < len {
             *self = Self::zeros(len.next_power_of_two());
         }
+    }
+}
+
+/// Gives the system the whole pages of anonymous memory from byte `from` on; they read as zeros where it took them.
+pub fn give_back(memory: &mut MmapMut, from: usize) {
+    let from = from.next_multiple_of(SYSTEM_PAGE);
+    if from < memory.len() {
+        #[cfg(unix)]
+        // SAFETY: the memory is anonymous and private, and borrowed alone: no reference sees its numbers change, which are plain
+        // numbers whatever the system leaves there. A refusal leaves all as it was.
+        drop(unsafe { memory.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, from, memory.len() - from) });
     }
 }
 
@@ -105,5 +127,22 @@ mod tests {
         let other = numbers.clone();
         numbers.grow(10);
         assert_eq!((numbers[99], other[99], other.len()), (7.0, 7.0, numbers.len()));
+    }
+
+    #[test]
+    fn what_is_given_back_is_the_end_alone() {
+        let mut numbers = Lazy::<f32>::zeros(100_000);
+        for from in [100_000, 50_000, 16_384, 1, 0] {
+            numbers.fill(3.0);
+            numbers.give_back(from);
+            assert!(numbers[..from].iter().all(|&x| x == 3.0), "from {from}");
+            #[cfg(target_os = "linux")]
+            {
+                let gone = ((from * 4).next_multiple_of(SYSTEM_PAGE) / 4).min(numbers.len());
+                assert!(numbers[gone..].iter().all(|&x| x == 0.0), "from {from}");
+            }
+            assert!(numbers[from..].iter().all(|&x| x == 0.0 || x == 3.0));
+        }
+        Lazy::<u8>::default().give_back(0);
     }
 }

@@ -28,7 +28,8 @@ impl std::fmt::Display for Key {
     }
 }
 
-/// Bytes that one run moved; `None` where that is not known, or not known of one run among several.
+/// Bytes that one run moved; `None` where that is not known, or several runs shared an engine: its steps read a page once for
+/// all of them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Traffic {
     /// K/V bytes that attention read.

@@ -407,18 +407,25 @@ fn puzzles_are_spread_over_engines_and_give_the_same_rows() {
         assert_eq!(done.missing, 0);
         let mut rows = rows(folder.path());
         rows.sort_by_key(Row::key);
+        let read: Vec<Option<u64>> = rows.iter().map(|row| row.traffic.kv_bytes).collect();
         for row in &mut rows {
             // What was in the cache is another engine's affair.
             (row.seconds, row.tokens, row.prompt_tokens, row.traffic) = (0.0, 0, 0, row::Traffic::default());
         }
         let steps: Vec<u64> =
             engines.iter().map(|engine| engine.counters().speed.map_or(0, |speed| speed.steps)).collect();
-        (rows, steps)
+        let all: u64 = engines.iter().filter_map(|engine| Some(engine.counters().io?.kv_bytes)).sum();
+        (rows, steps, read, all)
     };
-    let (one, _) = rows(vec![engine()], 1);
-    let (two, steps) = rows(vec![engine(), engine()], 4);
+    let (one, ..) = rows(vec![engine()], 1);
+    let (two, steps, shared, _) = rows(vec![engine(), engine()], 4);
+    let (apart, _, read, all) = rows(vec![engine(), engine()], 2);
     assert_eq!(one.len(), 12);
     assert_eq!(one, two);
+    assert_eq!(one, apart);
+    assert!(shared.iter().all(Option::is_none), "steps are shared, so that bytes are nobody's: {shared:?}");
+    let sum: u64 = read.iter().map(|bytes| bytes.expect("a run alone on its engine knows its bytes")).sum();
+    assert!((1..=all).contains(&sum), "{read:?} of {all}");
     assert!(steps.iter().all(|&steps| steps > 0), "both engines worked: {steps:?}");
 }
 

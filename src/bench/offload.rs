@@ -5,7 +5,7 @@
 
 use crate::base::Result;
 use crate::base::size::Size;
-use crate::device::speculation::{Fetch, Look, partial_token_bytes};
+use crate::device::speculation::{Fetch, Look};
 use crate::engine::Limits;
 use crate::kv::PAGE_TOKENS;
 use crate::lm::engine::{EngineOptions, Loaded, Sample, load};
@@ -21,28 +21,27 @@ pub mod quality;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Case {
     pub method: Method,
-    pub look: Look,
+    /// `None`: as the flag says, or the device.
+    pub look: Option<Look>,
 }
 
 impl Case {
-    /// The methods named, each as the flags have it; the looks that speculation has where `looks` says so.
-    pub fn list(methods: &[Method], look: Look, looks: bool) -> Vec<Self> {
+    /// The methods named, each as the flags have it; in the looks that speculation has where `looks` says so.
+    pub fn list(methods: &[Method], looks: bool) -> Vec<Self> {
         let mut cases = Vec::new();
         for &method in methods {
             match looks && method.speculates() {
-                true => cases.extend([Look::Ahead, Look::Half, Look::Same].map(|look| Self { method, look })),
-                false => cases.push(Self { method, look }),
+                true => {
+                    cases.extend([Look::Ahead, Look::Half, Look::Same].map(|look| Self { method, look: Some(look) }))
+                }
+                false => cases.push(Self { method, look: None }),
             }
         }
         cases
     }
 
-    pub fn name(&self) -> String {
-        let look = match self.look {
-            Look::Ahead => "ahead",
-            Look::Half => "half",
-            Look::Same => "same",
-        };
+    /// With the look that it has.
+    fn name(&self, look: Look) -> String {
         if self.method.speculates() { format!("{}, {look}", self.method) } else { self.method.to_string() }
     }
 }
@@ -83,7 +82,7 @@ impl Bench {
         let offload = options.offload;
         let columns = columns_of(offload.ratio, shape.head_size);
         let row_bytes = token_bytes as f64 / (shape.layers * shape.kv_heads) as f64;
-        let partial_share = partial_token_bytes(columns) as f64 / row_bytes;
+        let partial_share = llama.device().partial_token_bytes(columns) as f64 / row_bytes;
         Ok(Self { llama, limits, device, skew, layers: shape.layers, token_bytes, partial_share, options: offload })
     }
 
@@ -93,8 +92,15 @@ impl Bench {
     }
 
     fn fetch(&self, case: Case, options: Options) -> Result<Fetch> {
-        let Case { method, look } = case;
-        let whole_layers = Some(self.whole_layers());
-        Options { method, look, whole_layers, ..options }.fetch(self.skew.as_ref(), self.layers)
+        let (method, look, whole_layers) = (case.method, self.look(case), Some(self.whole_layers()));
+        Options { method, whole_layers, ..options }.fetch(self.skew.as_ref(), self.layers, look)
+    }
+
+    fn look(&self, case: Case) -> Look {
+        case.look.or(self.options.look).unwrap_or(self.llama.device().usual_look())
+    }
+
+    fn name(&self, case: Case) -> String {
+        case.name(self.look(case))
     }
 }

@@ -13,7 +13,7 @@
 use super::attention::trace::{self, Run as Recorded, Speculative};
 use crate::attention::Method;
 use crate::base::rng::stream;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, read};
 use crate::engine::measure::{Run, Split};
 use crate::engine::sample::Sampler;
 use crate::engine::speculate::Node;
@@ -26,6 +26,9 @@ use serde::Serialize;
 use std::fmt;
 use std::path::Path;
 use std::time::Instant;
+
+/// Bytes of a recording at most.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// What is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,7 +97,7 @@ impl Recording {
     /// Reads a record; at most `runs` of its runs are kept.
     pub fn read(path: &Path, runs: usize) -> Result<Self> {
         let here = path.display();
-        let text = std::fs::read_to_string(path).map_err(|e| Error::input(format!("{here}: {e}")))?;
+        let text = read::text(path, MOST_BYTES).map_err(|e| Error::input(format!("{here} {e}")))?;
         let read = if text.trim_start().starts_with('[') {
             trace::read_reasoning(&text).map(|mut read| {
                 read.runs.truncate(runs);

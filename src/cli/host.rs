@@ -3,7 +3,7 @@
 use super::again::Again;
 use super::args::{Common, PuzzleArgs, ScreenArgs, SolveArgs, Theme};
 use super::{endpoint, keys, lm, out, puzzle, runtime, solve};
-use crate::base::{Error, Result, inside};
+use crate::base::{Error, Result, inside, read};
 use crate::lm::Lm;
 use crate::model::store;
 use crate::offload;
@@ -25,6 +25,9 @@ const ENDPOINT: &str = "endpoint:";
 
 /// Recorded runs that the start screen offers.
 const LISTED_RUNS: usize = 30;
+
+/// Bytes of a file that is listed as a strategy at most.
+const LISTED: u64 = 1 << 20;
 
 /// `totara` on a terminal.
 pub fn start_screen(common: &Common, screen: &ScreenArgs) -> Result<u8> {
@@ -274,7 +277,7 @@ impl Host for Program {
             .collect();
         items.sort_by_key(|i| i.name != first);
         for name in files_here() {
-            if own::is_task(&std::fs::read_to_string(&name).unwrap_or_default()) {
+            if own::is_task(&read::text(Path::new(&name), LISTED).unwrap_or_default()) {
                 continue;
             }
             items.push(match library::load_for(&name, &of, &library::LoadOptions::default()) {
@@ -356,6 +359,8 @@ fn files_here() -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(Path::new(".")) else { return Vec::new() };
     let mut names: Vec<_> = entries
         .flatten()
+        // Others are no strategies, and to look into a pipe is to wait for whoever writes into it.
+        .filter(|e| e.path().is_file())
         .filter_map(|e| e.file_name().into_string().ok())
         .filter(|n| n.ends_with(".yaml") || n.ends_with(".yml"))
         .take(100)

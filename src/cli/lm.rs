@@ -237,11 +237,11 @@ fn offload_options(args: &OffloadArgs) -> Result<offload::Options> {
             args::Eviction::Fifo => Eviction::Fifo,
             args::Eviction::Lru => Eviction::Lru,
         },
-        look: match args.offload_look {
+        look: args.offload_look.map(|look| match look {
             args::Look::Ahead => Look::Ahead,
             args::Look::Half => Look::Half,
             args::Look::Same => Look::Same,
-        },
+        }),
         whole_layers: args.offload_whole_layers,
     };
     options.check()?;

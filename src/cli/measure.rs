@@ -307,7 +307,7 @@ fn bench_offload(common: &Common, args: &BenchOffloadArgs) -> Result<u8> {
     let text = puzzle::text(&from, "--text")?;
     let options = lm::engine_options(common)?;
     let methods = if args.method.is_empty() { &offload::Method::ALL[..] } else { &args.method };
-    let cases = Case::list(methods, options.offload.look, args.quality && args.looks);
+    let cases = Case::list(methods, args.quality && args.looks);
     let model = lm::model(common, &lm::Told::new(common))?;
     if args.quality {
         let text_spec = perplexity::Spec { windows: args.windows, window: args.window, score: args.score };

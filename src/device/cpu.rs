@@ -304,6 +304,15 @@ impl Device for CpuDevice {
         self.arena.page_bytes()
     }
 
+    fn partial_token_bytes(&self, columns: usize) -> usize {
+        partial::token_bytes(columns)
+    }
+
+    /// A copy in line passes behind nothing, so that guessing earlier gains nothing, and is worse.
+    fn usual_look(&self) -> Look {
+        Look::Half
+    }
+
     fn pages(&self) -> usize {
         self.arena.pages()
     }

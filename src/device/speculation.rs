@@ -5,6 +5,7 @@ use super::picks::Choose;
 use crate::base::Result;
 use crate::base::size::Size;
 use crate::kv::residency::Eviction;
+use std::fmt;
 
 /// Columns of an orthogonal matrix a K/V head, `[kv_head][columns][d]`: projects queries and keys alike.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,7 +35,7 @@ impl Basis {
     }
 }
 
-/// Bytes of a token's partial keys for one K/V head: a number of four bits a column, and their scale in float16.
+/// Bytes of a token's partial keys for one K/V head on a card: a number of four bits a column, and their scale in float16.
 pub fn partial_token_bytes(columns: usize) -> usize {
     columns.div_ceil(2) + 2
 }
@@ -61,15 +62,30 @@ impl Speculation {
 }
 
 /// Whose query guesses a layer's scores.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Look {
     /// One layer ahead: from the input of the layer before (InfiniGen), so that the fetch overlaps with all of that layer.
-    #[default]
     Ahead,
     /// From what the layer before has after its attention: the fetch overlaps with its feed-forward.
     Half,
     /// The layer's own query: nothing overlaps, and the choice is better.
     Same,
+}
+
+impl Look {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ahead => "ahead",
+            Self::Half => "half",
+            Self::Same => "same",
+        }
+    }
+}
+
+impl fmt::Display for Look {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
 }
 
 /// Where a row's scores come from.

@@ -22,6 +22,12 @@ pub trait Constraint: Send + Sync {
     /// Judges the text generated so far (only this request's text, not the prompt).
     fn judge(&self, text: &str) -> Judgement;
 
+    /// What a beginning of a text is, where that can be told of every byte, also inside a character: masks are then exact, and
+    /// found once for all texts of one place. Of every text, or of none.
+    fn stand(&self, _text: &[u8]) -> Option<Standing> {
+        None
+    }
+
     /// Every complete text, where there are few enough to list.
     fn choices(&self) -> Option<Vec<String>> {
         None
@@ -58,6 +64,16 @@ pub enum Judgement {
     Closed,
 }
 
+/// Where the beginning of a text stands. Neither complete nor open: nothing can make it right any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    pub complete: bool,
+    /// Something may follow.
+    pub open: bool,
+    /// Whatever may follow a text may follow all texts of this place.
+    pub place: u64,
+}
+
 /// The tokens that may come next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mask {
@@ -71,8 +87,10 @@ pub struct Mask {
 /// A constraint applied to one request: finds masks, and remembers them for texts that several samples share.
 pub struct Ruler {
     rule: Arc<dyn Constraint>,
+    /// Ascending, each once.
     choices: Option<Vec<String>>,
     stops: Stops,
+    /// By text, or by place where the rule tells it.
     masks: HashMap<Vec<u8>, Arc<Mask>>,
     /// The grammar's parser, from the first mask on; `None` where it cannot be made.
     machine: Option<Option<Box<Machine>>>,
@@ -83,7 +101,11 @@ const REMEMBERED: usize = 256;
 
 impl Ruler {
     pub fn new(rule: Arc<dyn Constraint>, stops: Stops) -> Self {
-        let choices = if rule.masks() { rule.choices() } else { None };
+        let mut choices = if rule.masks() { rule.choices() } else { None };
+        if let Some(choices) = &mut choices {
+            choices.sort_unstable();
+            choices.dedup();
+        }
         Self { rule, choices, stops, masks: HashMap::new(), machine: None }
     }
 
@@ -99,25 +121,28 @@ impl Ruler {
     pub fn closed(&self, text: &[u8]) -> bool {
         let Ok(text) = std::str::from_utf8(text) else { return false };
         match &self.choices {
-            Some(choices) => {
-                choices.iter().any(|c| c == text)
-                    && !choices.iter().any(|c| c.len() > text.len() && c.starts_with(text))
-            }
+            Some(choices) => beginning_with(choices, text.as_bytes()) == [text],
             None => self.rule.judge(text) == Judgement::Closed,
         }
     }
 
     /// The mask after `text` (raw bytes of the sample so far).
     pub fn mask(&mut self, vocab: &Vocab, text: &[u8]) -> Arc<Mask> {
-        if let Some(mask) = self.masks.get(text) {
+        let place = self.standing(text).map(|standing| standing.place.to_le_bytes());
+        let key = place.as_ref().map_or(text, |place| place.as_slice());
+        if let Some(mask) = self.masks.get(key) {
             return Arc::clone(mask);
         }
         let mask = Arc::new(self.find_by_grammar(vocab, text).unwrap_or_else(|| self.find(vocab, text)));
         if self.masks.len() >= REMEMBERED {
             self.masks.clear();
         }
-        self.masks.insert(text.to_vec(), Arc::clone(&mask));
+        self.masks.insert(key.to_vec(), Arc::clone(&mask));
         mask
+    }
+
+    fn standing(&self, text: &[u8]) -> Option<Standing> {
+        if self.choices.is_some() { None } else { self.rule.stand(text) }
     }
 
     /// `None`: the constraint is no grammar.
@@ -134,7 +159,9 @@ impl Ruler {
     }
 
     fn find(&self, vocab: &Vocab, text: &[u8]) -> Mask {
-        let mut walk = Walk { vocab, ruler: self, bytes: text.to_vec(), viable: Vec::new(), crossing: Vec::new() };
+        let tries = self.choices.is_none() && self.rule.stand(text).is_none();
+        let mut walk =
+            Walk { vocab, ruler: self, tries, bytes: text.to_vec(), viable: Vec::new(), crossing: Vec::new() };
         // Half a character was allowed before, so it is not judged again here.
         let complete = whole_characters(text) == text.len()
             && match walk.state() {
@@ -157,19 +184,23 @@ impl Ruler {
 
     fn state(&self, bytes: &[u8]) -> State {
         let whole = whole_characters(bytes);
+        if let Some(Standing { complete, open, .. }) = self.standing(bytes) {
+            return match (complete || open, whole < bytes.len()) {
+                (false, _) => State::Dead,
+                (true, true) => State::Inside,
+                (true, false) => State::Whole { complete, more: open },
+            };
+        }
         let Ok(text) = std::str::from_utf8(&bytes[..whole]) else { return State::Dead };
         match &self.choices {
-            Some(choices) => {
-                let mut open = choices.iter().filter(|c| c.as_bytes().starts_with(bytes)).peekable();
-                match (open.peek().is_some(), whole < bytes.len()) {
-                    (false, _) => State::Dead,
-                    (true, true) => State::Inside,
-                    (true, false) => {
-                        let complete = choices.iter().any(|c| c == text);
-                        State::Whole { complete, more: open.any(|c| c.len() > text.len()) }
-                    }
+            Some(choices) => match (beginning_with(choices, bytes), whole < bytes.len()) {
+                ([], _) => State::Dead,
+                (_, true) => State::Inside,
+                (open @ [first, ..], false) => {
+                    let complete = first == text;
+                    State::Whole { complete, more: open.len() > usize::from(complete) }
                 }
-            }
+            },
             None if whole < bytes.len() => {
                 if self.rule.ascii() || !self.may_become(text, &bytes[whole..]) {
                     State::Dead
@@ -198,6 +229,13 @@ impl Ruler {
     }
 }
 
+/// Those of the ascending `choices` that begin with `bytes`.
+fn beginning_with<'a>(choices: &'a [String], bytes: &[u8]) -> &'a [String] {
+    let from = choices.partition_point(|choice| choice.as_bytes() < bytes);
+    let those = choices[from..].partition_point(|choice| choice.as_bytes().starts_with(bytes));
+    &choices[from..from + those]
+}
+
 /// What a text of raw bytes is to a constraint.
 enum State {
     Dead,
@@ -213,6 +251,8 @@ enum State {
 struct Walk<'a> {
     vocab: &'a Vocab,
     ruler: &'a Ruler,
+    /// Whether beginnings of characters are judged by trying what they may become.
+    tries: bool,
     /// The sample's bytes, and those of the path walked.
     bytes: Vec<u8>,
     viable: Vec<u32>,
@@ -232,8 +272,8 @@ impl Walk<'_> {
             }
             self.bytes.push(byte);
             match self.state() {
-                // Part of a character: what tokens make of it is judged where the character is whole.
-                State::Dead if self.ruler.choices.is_none() && whole_characters(&self.bytes) < self.bytes.len() => {
+                // Part of a character, of which not all was tried: what tokens make of it is judged where it is whole.
+                State::Dead if self.tries && whole_characters(&self.bytes) < self.bytes.len() => {
                     self.below(&child);
                 }
                 State::Dead => {}
@@ -472,5 +512,46 @@ x",
         assert_eq!(characters(&[0xE2, 0x82]), (0x2080, 0x20BF));
         assert_eq!(characters(&[0xF0]), (0x1_0000, 0x3_FFFF));
         assert_eq!(characters(&[0xF4]), (0x10_0000, 0x10_FFFF));
+    }
+
+    /// A rule that tells of every byte: one of these texts.
+    struct Bytes(Vec<&'static str>);
+
+    impl Constraint for Bytes {
+        fn judge(&self, _: &str) -> Judgement {
+            unreachable!("bytes are told of")
+        }
+
+        fn stand(&self, text: &[u8]) -> Option<Standing> {
+            let rest: Vec<&str> = self.0.iter().copied().filter(|t| t.as_bytes().starts_with(text)).collect();
+            let open = rest.iter().any(|t| t.len() > text.len());
+            let complete = rest.iter().any(|t| t.len() == text.len());
+            // Texts of one length go on alike, as far as they go on at all.
+            Some(Standing { complete, open, place: text.len() as u64 })
+        }
+    }
+
+    #[test]
+    fn rules_that_tell_of_every_byte_have_exact_masks_by_place() {
+        let smile = "😁".as_bytes();
+        let vocab =
+            vocab(&[b"", &smile[..1], &smile[..2], &smile[1..], &smile[2..], smile, &[0xC3], b"a", b"b", b"ab"]);
+        let rule: Arc<dyn Constraint> = Arc::new(Bytes(vec!["😁", "😂a"]));
+        check(&vocab, &rule, &[], "", &[&smile[..1], &smile[..2], smile], &[]);
+        let rule: Arc<dyn Constraint> = Arc::new(Bytes(vec!["ab", "bb"]));
+        let mut ruler = Ruler::new(rule, Stops::default());
+        let first = ruler.mask(&vocab, b"a");
+        assert_eq!(first.allowed, [8]);
+        assert!(Arc::ptr_eq(&first, &ruler.mask(&vocab, b"b")), "one mask for a place");
+    }
+
+    #[test]
+    fn choices_are_found_however_they_are_listed() {
+        let vocab = vocab(&[b"", b"a", b"b", b"ab", b"abc", b"c"]);
+        let rule = texts(&["b", "abc", "a", "a", "abc"], true);
+        check(&vocab, &rule, &[], "", &[b"a", b"b", b"ab", b"abc"], &[]);
+        check(&vocab, &rule, &[], "a", &[b"<end>", b"b"], &["<end>"]);
+        let ruler = Ruler::new(rule, Stops::default());
+        assert!(ruler.closed(b"abc") && ruler.closed(b"b") && !ruler.closed(b"a") && !ruler.closed(b"ab"));
     }
 }

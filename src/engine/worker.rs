@@ -14,25 +14,26 @@
 //! the lane itself waits. Where nobody can go on, the oldest lane gets everything; if that is not enough it fails, with
 //! the numbers.
 
+mod room;
+mod schedule;
+mod step;
+
 use super::batch::{Batch, LaneId};
 use super::counters::Meter;
 use super::follow::Follow;
 use super::given::Given;
 use super::hold::Holds;
-use super::job::{Context, Job, Lane, Role, Work};
+use super::job::{Context, Job, Work};
 use super::request::{Cost, Generate, Mode, Reply, Score, ScoreReply};
 use super::sample::Sampler;
-use super::sample::row::{Asked, Row};
+use super::sample::row::Asked;
 use super::sampling::Sampling;
 use super::speculate::placed::Placed;
-use super::speculate::{Load, MOST_NODES};
 use super::vocab::Vocab;
 use super::{Limits, Message, Shown};
 use crate::attention::Planner;
-use crate::base::size::Human;
-use crate::base::{Error, Result};
-use crate::device::Step;
-use crate::device::head::{HeadRow, Said};
+use crate::base::Error;
+use crate::device::head::Said;
 use crate::kv::tree::TokenTree;
 use crate::kv::{PAGE_TOKENS, PageId};
 use crate::model::llama::Llama;
@@ -269,17 +270,6 @@ impl Worker {
         (len.div_ceil(PAGE_TOKENS) > self.llama.device().pages()).then(|| self.no_room(len))
     }
 
-    fn no_room(&self, tokens: usize) -> Error {
-        let (pages, bytes) = (self.llama.device().pages(), self.llama.device().page_bytes());
-        let needed = tokens.div_ceil(PAGE_TOKENS);
-        Error::limit(format!(
-            "no K/V memory: a path of {tokens} tokens needs {needed} pages ({}), there are {pages} ({}); raise {}",
-            Human((needed * bytes) as u64),
-            Human((pages * bytes) as u64),
-            self.limits.budget_flag,
-        ))
-    }
-
     fn context(&mut self) -> Context<'_> {
         Context { tree: &mut self.tree, holds: &mut self.holds, vocab: &self.vocab, limit: self.limits.context }
     }
@@ -317,331 +307,6 @@ impl Worker {
         self.sweep();
         self.follow.ended(open - self.jobs.len(), began.elapsed());
         self.show();
-    }
-
-    /// Rows for as many lanes as fit.
-    fn schedule(&mut self) {
-        self.batch.clear();
-        for job in &mut self.jobs {
-            for lane in &mut job.lanes {
-                lane.in_step = false;
-            }
-        }
-        for single in [true, false] {
-            let mut rows = self.limits.step_rows;
-            if !single && !self.batch.is_empty() {
-                rows = self.batch.len() + self.limits.mixed_rows;
-            }
-            for job in 0..self.jobs.len() {
-                for lane in 0..self.jobs[job].lanes.len() {
-                    let id = LaneId { job, lane };
-                    let left = rows.saturating_sub(self.batch.len());
-                    if left > 0 && self.is_ready(id) && (self.todo(id) == 1) == single {
-                        self.bring_on(id, left);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Drafts for lanes that decode, as far as more rows make tokens come faster. Lanes that share a row share its draft
-    /// too: the others find its tokens in the tree.
-    fn draft(&mut self) {
-        let mut load = Load::new(self.batch.len(), self.llama.device().row_cost());
-        let first = |&(at, (wanted, _)): &(usize, &(usize, LaneId))| {
-            self.batch.wanting[..at].iter().all(|(before, _)| before != wanted)
-        };
-        let lanes: Vec<LaneId> =
-            self.batch.wanting.iter().enumerate().filter(first).map(|(_, &(_, lane))| lane).collect();
-        for id in lanes {
-            let most = MOST_NODES.min(self.limits.step_rows.saturating_sub(self.batch.len()));
-            let Job { lanes, work, .. } = &mut self.jobs[id.job];
-            let Lane { path, role, branch, usage, .. } = &mut lanes[id.lane];
-            let (Work::Samples(samples), Role::Sample(sample), Some(branch)) = (work, role, *branch) else { continue };
-            let context = Context {
-                tree: &mut self.tree,
-                holds: &mut self.holds,
-                vocab: &self.vocab,
-                limit: self.limits.context,
-            };
-            let draft = samples.draft(sample, path, &mut load, most, &context);
-            if draft.is_empty() {
-                continue;
-            }
-            let placed = Placed::place(&mut self.tree, &mut self.batch, branch, &draft);
-            usage.drafts += u64::from(!placed.is_empty());
-            usage.drafted += placed.len() as u64;
-            // Until they are accepted.
-            usage.scored += placed.len() as u64;
-            self.drafts.push((id, placed));
-        }
-    }
-
-    /// Whether a lane may have rows in this step: nodes of given texts wait for their prompt.
-    fn is_ready(&self, id: LaneId) -> bool {
-        let job = &self.jobs[id.job];
-        let lane = &job.lanes[id.lane];
-        let prompt_there =
-            id.lane == 0 || job.started || matches!(job.work, Work::Samples(_)) || self.todo_of(&job.lanes[0]) == 0;
-        !lane.done && !lane.parked && !lane.in_step && prompt_there
-    }
-
-    fn todo(&self, id: LaneId) -> usize {
-        self.todo_of(&self.jobs[id.job].lanes[id.lane])
-    }
-
-    /// Tokens of the path that its branch does not have yet.
-    fn todo_of(&self, lane: &Lane) -> usize {
-        lane.path.len() - lane.branch.map_or(0, |branch| self.tree.len(branch))
-    }
-
-    /// Follows the lane's path in the tree and adds up to `rows` rows to the step. False: no room.
-    fn bring_on(&mut self, id: LaneId, rows: usize) -> bool {
-        let job = &mut self.jobs[id.job];
-        let from_prompt = (id.lane > 0).then(|| job.lanes[0].branch).flatten();
-        let lane = &mut job.lanes[id.lane];
-        let branch = *lane.branch.get_or_insert_with(|| match from_prompt {
-            Some(prompt) if matches!(lane.role, Role::Node(_)) => self.tree.fork(prompt),
-            _ => self.tree.open(),
-        });
-        let mut len = self.tree.len(branch);
-        let found = self.tree.advance(branch, &lane.path[len..]);
-        len += found;
-        if id.lane == 0 && !job.started {
-            self.meter.looked_up(if job.looked_up { 0 } else { lane.path.len() }, found);
-            job.looked_up = true;
-        }
-        let path_len = lane.path.len();
-        if len == path_len {
-            // All of it is there. Its logits are not: they come from the row that writes the last token.
-            let slot = self.tree.slots(branch)[len - 1];
-            let row = self.batch.writer(slot).unwrap_or_else(|| {
-                self.batch.slots.push(slot);
-                self.batch.push(branch, len - 1, &lane.path[len - 1..]);
-                lane.count(1, true);
-                self.batch.len() - 1
-            });
-            lane.in_step = true;
-            self.batch.want(row, id);
-            return true;
-        }
-        let chunk = rows.min(path_len - len);
-        while self
-            .tree
-            .append(branch, &self.jobs[id.job].lanes[id.lane].path[len..len + chunk], &mut self.batch.slots)
-            .is_err()
-        {
-            if !self.give_way_to(id) {
-                return false;
-            }
-        }
-        let lane = &mut self.jobs[id.job].lanes[id.lane];
-        self.batch.push(branch, len, &lane.path[len..len + chunk]);
-        lane.in_step = true;
-        let last = len + chunk == path_len;
-        lane.count(chunk, last);
-        if last {
-            self.batch.want(self.batch.len() - 1, id);
-        }
-        true
-    }
-
-    /// Frees what a lane may take from others. False: nothing more.
-    fn give_way_to(&mut self, id: LaneId) -> bool {
-        let done =
-            self.jobs.iter_mut().flat_map(|job| &mut job.lanes).find(|l| l.done && !l.in_step && l.branch.is_some());
-        if let Some(branch) = done.and_then(|lane| lane.branch.take()) {
-            self.tree.release(branch);
-            return true;
-        }
-        if self.holds.give_way(&mut self.tree) {
-            return true;
-        }
-        for job in (id.job..self.jobs.len()).rev() {
-            let oldest = if job == id.job { id.lane + 1 } else { 0 };
-            for lane in (oldest..self.jobs[job].lanes.len()).rev() {
-                let lane = &mut self.jobs[job].lanes[lane];
-                if lane.in_step || lane.branch.is_none_or(|branch| self.tree.is_empty(branch)) {
-                    continue;
-                }
-                if let Some(branch) = lane.branch.take() {
-                    self.tree.release(branch);
-                    lane.parked = true;
-                    return true;
-                }
-            }
-        }
-        false
-    }
-
-    /// Nobody had room: the oldest lane gets everything, or fails.
-    fn make_way(&mut self) {
-        self.unpark();
-        let mut lanes =
-            (0..self.jobs.len()).flat_map(|job| (0..self.jobs[job].lanes.len()).map(move |lane| LaneId { job, lane }));
-        let Some(oldest) = lanes.find(|&id| self.is_ready(id)) else { return };
-        for (at, job) in self.jobs.iter_mut().enumerate() {
-            for (lane_at, lane) in job.lanes.iter_mut().enumerate() {
-                if (LaneId { job: at, lane: lane_at }) != oldest
-                    && let Some(branch) = lane.branch.take()
-                {
-                    self.tree.release(branch);
-                    lane.parked = !lane.done;
-                }
-            }
-        }
-        while self.holds.give_way(&mut self.tree) {}
-        if self.bring_on(oldest, self.limits.step_rows) {
-            return;
-        }
-        // Pages are lost where a path shares only a part of one with what was there before. Nobody else is left in the
-        // tree, so a new one wastes nothing.
-        let path_len = self.jobs[oldest.job].lanes[oldest.lane].path.len();
-        let fits = path_len.div_ceil(PAGE_TOKENS) <= self.llama.device().pages();
-        self.jobs[oldest.job].lanes[oldest.lane].branch = None;
-        self.forget_tree();
-        if !fits || !self.bring_on(oldest, self.limits.step_rows) {
-            let error = self.no_room(path_len);
-            let mut context = Context {
-                tree: &mut self.tree,
-                holds: &mut self.holds,
-                vocab: &self.vocab,
-                limit: self.limits.context,
-            };
-            self.jobs[oldest.job].give_up(oldest.lane, error, &mut context);
-            self.unpark();
-        }
-    }
-
-    /// Begins with an empty tree; no lane may have a branch.
-    fn forget_tree(&mut self) {
-        self.meter.forgot(&self.tree.stats());
-        self.holds.forget();
-        self.tree = new_tree(&self.llama);
-        self.planner = Planner::with_parallel(self.limits.method, self.limits.parallel);
-    }
-
-    fn unpark(&mut self) {
-        for lane in self.jobs.iter_mut().flat_map(|job| &mut job.lanes) {
-            lane.parked = false;
-        }
-    }
-
-    /// Finds out what will be looked at of the wanted rows' logits. Rows of drafts are asked for their temperature only:
-    /// what a constraint allows after them is not known before they are accepted.
-    fn ask(&mut self) {
-        self.asked.resize_with(self.batch.wanted.len(), Asked::default);
-        self.asked.iter_mut().for_each(Asked::clear);
-        for &(at, LaneId { job, lane }) in &self.batch.wanting {
-            self.jobs[job].asks(lane, &self.vocab, &mut self.asked[at]);
-        }
-        for (LaneId { job, .. }, placed) in &self.drafts {
-            let Work::Samples(samples) = &self.jobs[*job].work else { continue };
-            for node in 0..placed.len() {
-                self.asked[placed.wanted(node)].temperature = samples.temperature();
-            }
-        }
-    }
-
-    fn forward(&mut self, began: Instant) -> Result<()> {
-        self.llama.freed(&self.tree.take_freed());
-        let Batch { tokens, positions, slots, rows, wanted, selects, .. } = &self.batch;
-        let planning = Instant::now();
-        let work = self.planner.plan(&self.tree, rows);
-        self.meter.planned(planning.elapsed(), &work.io);
-        let heads: Vec<HeadRow<'_>> =
-            wanted.iter().zip(&self.asked).map(|(&row, asked)| HeadRow { row, want: asked.want() }).collect();
-        self.said.clear();
-        let step = Step { tokens, positions, slots, work, selects };
-        self.llama.forward(&step, &heads, &mut self.said)?;
-        self.meter.stepped(began, tokens.len(), self.llama.device().times());
-        Ok(())
-    }
-
-    /// Hands the logits to who wanted them.
-    fn hand_out(&mut self) {
-        let wanting = std::mem::take(&mut self.batch.wanting);
-        let mut drafts = std::mem::take(&mut self.drafts).into_iter().peekable();
-        // A job's lanes change place only when its prompt's logits come, which are the only ones it waits for then.
-        for &(at, LaneId { job, lane }) in &wanting {
-            self.meter.sampled(matches!(self.jobs[job].work, Work::Samples(_)));
-            let mut context = Context {
-                tree: &mut self.tree,
-                holds: &mut self.holds,
-                vocab: &self.vocab,
-                limit: self.limits.context,
-            };
-            let mut row = Row::said(&self.said[at], &self.asked[at], self.limits.vocab, &mut self.llama, at);
-            self.jobs[job].take_logits(lane, &mut row, &mut context);
-            if let Some((_, placed)) = drafts.next_if(|(id, _)| *id == LaneId { job, lane }) {
-                self.verify(LaneId { job, lane }, placed);
-            }
-        }
-        self.batch.wanting = wanting;
-    }
-
-    /// Goes on along a draft for as long as the tokens that are drawn were drafted, then lets go of it.
-    fn verify(&mut self, id: LaneId, placed: Placed) {
-        let (mut at, mut accepted) = (None, 0);
-        loop {
-            let lane = &mut self.jobs[id.job].lanes[id.lane];
-            let (Role::Sample(sample), Some(branch), Some(&drawn)) = (&mut lane.role, lane.branch, lane.path.last())
-            else {
-                // It ended.
-                break;
-            };
-            placed.learn(&mut sample.luck, at, drawn);
-            let Some(node) = placed.child(at, drawn) else { break };
-            lane.branch = Some(placed.take_over(&mut self.tree, branch, node));
-            lane.usage.scored -= 1;
-            lane.usage.accepted += 1;
-            accepted += 1;
-            at = Some(node);
-            self.meter.sampled(true);
-            let mut context = Context {
-                tree: &mut self.tree,
-                holds: &mut self.holds,
-                vocab: &self.vocab,
-                limit: self.limits.context,
-            };
-            let wanted = placed.wanted(node);
-            let (said, asked) = (&self.said[wanted], &self.asked[wanted]);
-            let mut row = Row::said(said, asked, self.limits.vocab, &mut self.llama, wanted);
-            self.jobs[id.job].take_logits(id.lane, &mut row, &mut context);
-        }
-        if !placed.is_empty() {
-            self.meter.verified(placed.len(), accepted);
-        }
-        placed.release(&mut self.tree);
-        if let Some(branch) = self.jobs[id.job].lanes[id.lane].branch {
-            self.tree.join(branch);
-        }
-    }
-
-    /// Removes finished jobs; whoever waited for pages may try again.
-    fn sweep(&mut self) {
-        let mut ended = false;
-        for job in &mut self.jobs {
-            if job.finished() {
-                job.release(&mut self.tree);
-                ended = true;
-            }
-            ended |= job.lanes.iter().any(|lane| lane.done && lane.in_step);
-        }
-        self.jobs.retain(|job| !job.finished());
-        if ended {
-            self.unpark();
-        }
-    }
-
-    /// The device failed in the middle of a step: what the tree says of K/V is not true any more.
-    fn fail_all(&mut self, error: &Error) {
-        for job in &mut self.jobs {
-            job.fail(error.clone(), &mut self.tree);
-        }
-        self.jobs.clear();
-        self.drafts.clear();
-        self.forget_tree();
     }
 
     fn show(&mut self) {

@@ -74,7 +74,7 @@ pub fn safetensors(bytes: &[u8]) {
 /// A vocabulary as Transformers saves it, used if it is accepted.
 pub fn tokenizer_json(bytes: &[u8]) {
     let path = written("tokenizer.json", bytes);
-    let Ok(tokenizer) = Tokenizer::from_folder(path.parent().expect("a folder"), Some(1), &[2]) else { return };
+    let Ok(tokenizer) = Tokenizer::from_folder(path.parent().expect("a folder"), Some(0), &[0]) else { return };
     for text in ["a b 12 \u{1f600} <s>", "", "\u{2581}ab<0x41>\n\n"] {
         for special in [Special::Text, Special::Parse] {
             let ids = tokenizer.encode(text, special);

@@ -115,7 +115,7 @@ pub fn constraint(bytes: &[u8]) {
         return;
     }
     for (id, piece) in pieces.iter().enumerate().skip(1) {
-        // Tokens that end inside a character are judged by what they can become; `Ruler` has tests of its own for them.
+        // `Ruler` and `Pattern` have tests of their own for tokens that end inside a character.
         let Ok(piece) = std::str::from_utf8(piece) else { continue };
         if piece.is_empty() {
             continue;

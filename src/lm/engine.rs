@@ -281,6 +281,9 @@ pub fn load(weights: Weights, options: &EngineOptions, sample: Option<&Sample>) 
         // Every page lies in the host tier.
         limits.budget_flag = "--ram-budget";
         device += &format!(", offload {}", options.offload.method);
+        if options.offload.method.speculates() {
+            device += &format!(" ({})", options.offload.look.unwrap_or(llama.device().usual_look()));
+        }
     }
     let device = note.map_or_else(|| device.clone(), |note| format!("{device} ({note})"));
     Ok(Loaded { llama, limits, device, skew })

@@ -10,11 +10,14 @@
 //! cache, so every prompt counts in full, once a request. There are no log-probabilities; asking for them is an error.
 
 use super::{Completion, Counters, Finish, Generate, Info, Judgement, Lm, Prompt, Score, Scores, Update, Usage};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, read};
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot};
+
+/// Bytes of a script at most.
+const MOST_BYTES: u64 = 64 << 20;
 
 pub struct Scripted {
     info: Info,
@@ -27,10 +30,7 @@ impl Scripted {
     /// # Errors
     /// The file cannot be read, is not UTF-8, or holds no reply.
     pub fn open(path: &Path) -> Result<Self> {
-        let bytes =
-            std::fs::read(path).map_err(|e| Error::input(format!("script {} cannot be read: {e}", path.display())))?;
-        let text = String::from_utf8(bytes)
-            .map_err(|e| Error::input(format!("script {} is not UTF-8 text: {e}", path.display())))?;
+        let text = read::text(path, MOST_BYTES).map_err(|e| Error::input(format!("script {} {e}", path.display())))?;
         let replies = parse(&text);
         if replies.is_empty() {
             let path = path.display();

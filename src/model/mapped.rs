@@ -5,19 +5,28 @@
 
 use crate::base::{Error, Result};
 use memmap2::Mmap;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Maps a regular, non-empty file.
-pub fn map(path: &Path) -> Result<Arc<Mmap>> {
+/// Opens a regular file. Others are not even opened: a pipe would have this wait until someone writes into it.
+fn open(path: &Path) -> Result<(File, Metadata)> {
     let shown = path.display();
-    let file = File::open(path).map_err(|e| Error::input(format!("{shown}: cannot be opened: {e}")))?;
-    let meta = file.metadata().map_err(|e| Error::input(format!("{shown}: cannot be read: {e}")))?;
+    let cannot = |e| Error::input(format!("{shown}: cannot be opened: {e}"));
+    let meta = std::fs::metadata(path).map_err(cannot)?;
     if !meta.is_file() {
         return Err(Error::input(format!("{shown}: is not a regular file")));
     }
+    let file = File::open(path).map_err(cannot)?;
+    let meta = file.metadata().map_err(cannot)?;
+    Ok((file, meta))
+}
+
+/// Maps a regular, non-empty file.
+pub fn map(path: &Path) -> Result<Arc<Mmap>> {
+    let shown = path.display();
+    let (file, meta) = open(path)?;
     if meta.len() == 0 {
         return Err(Error::input(format!("{shown}: is empty (0 bytes): the download is incomplete, fetch it again")));
     }
@@ -49,11 +58,7 @@ pub fn mistaken_for(bytes: &[u8]) -> Option<&'static str> {
 /// Reads a text file of at most `limit` bytes.
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     let shown = path.display();
-    let file = File::open(path).map_err(|e| Error::input(format!("{shown}: cannot be opened: {e}")))?;
-    let meta = file.metadata().map_err(|e| Error::input(format!("{shown}: cannot be read: {e}")))?;
-    if !meta.is_file() {
-        return Err(Error::input(format!("{shown}: is not a regular file")));
-    }
+    let (file, _) = open(path)?;
     let mut bytes = Vec::new();
     file.take(limit + 1).read_to_end(&mut bytes).map_err(|e| Error::input(format!("{shown}: cannot be read: {e}")))?;
     if bytes.len() as u64 > limit {
@@ -102,5 +107,15 @@ mod tests {
         assert!(map(dir.path()).unwrap_err().message().contains("not a regular file"));
         std::fs::write(&path, b"").unwrap();
         assert!(map(&path).unwrap_err().message().contains("empty (0 bytes)"));
+    }
+
+    #[test]
+    fn a_pipe_is_refused_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe.gguf");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+        for error in [map(&path).map(drop).unwrap_err(), read_text(&path, 9).map(drop).unwrap_err()] {
+            assert!(error.message().contains("not a regular file"), "{error}");
+        }
     }
 }

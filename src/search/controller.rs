@@ -3,6 +3,7 @@
 //!
 //! | file | what |
 //! |---|---|
+//! | `begin.rs` | what a run is made from: plans, rules, limits |
 //! | `prompt.rs` | renders prompts; few-shot examples shrink to the context |
 //! | `generate.rs` | expands thoughts: proposals from the model, a list, or chance |
 //! | `grow.rs` | a proposal becomes a thought, or is dropped; terminal states are checked |
@@ -12,7 +13,8 @@
 //! | `command.rs` | runs the programs that score thoughts |
 //! | `steer.rs`, `undo.rs` | the user's commands; taking them back |
 //! | `take_up.rs` | a recorded run goes on |
-//! | `flight.rs` | requests that run at the same time |
+//! | `flight.rs`, `wait.rs` | requests that run at the same time; waiting for them while commands are obeyed |
+//! | `memory.rs` | what the model is told of the tree, and what is told of its memory |
 //! | `budget.rs`, `afford.rs` | counts, limits and the clock; what can be sent within the token budget |
 //! | `finish.rs` | the outcome |
 //!
@@ -20,6 +22,7 @@
 //! and sends it, so a tree rebuilt from the record is the controller's.
 
 mod afford;
+mod begin;
 mod budget;
 mod command;
 mod finish;
@@ -27,6 +30,7 @@ mod flight;
 pub mod generate;
 mod given;
 mod grow;
+mod memory;
 mod part;
 mod prompt;
 mod score;
@@ -35,27 +39,28 @@ mod take_up;
 #[cfg(test)]
 mod tests;
 mod undo;
+mod wait;
 
-use super::event::{Command, Event, Limits, Outcome, Reason};
+use super::event::{Command, Event, Outcome, Reason};
+use super::policy::memory::Memory;
 use super::policy::{self, Plan, Step};
 use super::record::Recorder;
-use super::run::{Before, RunSpec};
+use super::run::Before;
 use super::tree::{NodeId, ThoughtTree};
-use crate::base::{Error, ErrorKind, Result, rng};
-use crate::lm::{Constraint, Finish, HeldKv, Hold, Likelihood, Lm, Scores};
-use crate::strategy::{Constrain, Count, Generate, Search, Strategy};
+use crate::base::{Error, ErrorKind};
+use crate::lm::{Constraint, HeldKv, Hold, Likelihood, Lm};
+use crate::strategy::{Constrain, Generate, Strategy};
 use crate::task::{Puzzle, Verdict};
 use budget::Ledger;
 use finish::Standing;
-use flight::{Ask, Flight, Landed, Lost};
 use grow::Fate;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 use steer::Order;
-use tokio::sync::{mpsc, oneshot};
-use tokio::time::{Interval, MissedTickBehavior, interval};
+use tokio::sync::mpsc;
+use tokio::time::Interval;
 use undo::Undo;
 
 /// How often the counters of memory and speed are told.
@@ -72,6 +77,8 @@ pub struct Controller {
     /// The plan of the last stage, and those of the stages before it.
     plan: Plan,
     stages: Vec<Plan>,
+    /// What the plans' expressions gave before.
+    memory: Memory,
     /// The stage that was told last, from 0.
     stage: usize,
     /// What proposals are held to where the puzzle does not say it, compiled.
@@ -132,114 +139,6 @@ struct Tokens {
 }
 
 impl Controller {
-    pub fn new(
-        spec: RunSpec,
-        events: mpsc::UnboundedSender<Event>,
-        commands: mpsc::UnboundedReceiver<Command>,
-    ) -> Result<Self> {
-        let RunSpec { puzzle, strategy, lm, seed, paused, limits, record, before } = spec;
-        if let Some(task) = strategy.task.as_deref().filter(|task| *task != puzzle.task()) {
-            let (name, other) = (&strategy.name, puzzle.task());
-            return Err(Error::input(format!(
-                "strategy `{name}` is for the task {task}, and this puzzle is a {other}"
-            )));
-        }
-        let inputs = strategy.inputs(puzzle.inputs());
-        let count = |count: &Count, what: &str| prompt::count(count, &inputs, &strategy.origin, what);
-        let keep_by_level: Vec<Option<usize>> = strategy
-            .levels
-            .iter()
-            .map(|level| level.keep.as_ref().map(|c| count(c, "levels.keep")).transpose())
-            .collect::<Result<_>>()?;
-        let plan = |search: &Search, from: usize| -> Result<Plan> {
-            Ok(Plan {
-                policy: search.policy.clone(),
-                from,
-                depth: count(&search.depth, "search.depth")?.saturating_add(from),
-                keep: count(&search.keep, "search.keep")?,
-                prune_below: search.prune_below,
-                children: search.children.as_ref().map(|c| count(c, "search.children")).transpose()?,
-                keep_by_level: keep_by_level.clone(),
-                prune: search.prune.clone(),
-                accept: search.accept.clone(),
-                stop: search.stop.clone(),
-            })
-        };
-        let mut stages = Vec::new();
-        let mut from = 0;
-        for stage in &strategy.stages {
-            stages.push(plan(&stage.search, from)?);
-            from += stage.depth;
-        }
-        let plan = plan(&strategy.search, from)?;
-        let mut rules = Vec::new();
-        for generate in strategy.generators() {
-            count(&generate.n, "generate.n")?;
-            count(&generate.max_tokens, "generate.max_tokens")?;
-            let rule = generate.constrain.rule().map_err(|e| Error::input(format!("{}: {e}", strategy.origin)))?;
-            rules.extend(rule.map(|rule| (generate.constrain.clone(), rule)));
-        }
-        if let Some(before) = &before {
-            take_up::check(before)?;
-        }
-        let own = match before.as_ref().and_then(|before| take_up::limits(&before.events)) {
-            Some(limits) => limits,
-            None => Limits {
-                tokens: strategy.budget.tokens,
-                thoughts: strategy.budget.thoughts,
-                seconds: strategy.budget.seconds,
-            },
-        };
-        let limits = Limits {
-            tokens: limits.tokens.or(own.tokens),
-            thoughts: limits.thoughts.or(own.thoughts),
-            seconds: limits.seconds.or(own.seconds),
-        };
-        let kv = strategy.budget.kv;
-        let mut ticker = interval(COUNTERS_EVERY);
-        ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Self {
-            puzzle_part: rng::part(puzzle.id()),
-            puzzle,
-            strategy,
-            lm,
-            seed,
-            plan,
-            stages,
-            stage: 0,
-            rules,
-            inputs,
-            tree: ThoughtTree::default(),
-            standing: Standing::default(),
-            ledger: Ledger { kv, ..Ledger::new(limits, paused) },
-            states: HashMap::new(),
-            holds: HashMap::new(),
-            held_told: Vec::new(),
-            ids: HashMap::new(),
-            checked: BTreeMap::new(),
-            breadth: None,
-            temperature: None,
-            orders: VecDeque::new(),
-            undo: Vec::new(),
-            paused,
-            steps: 0,
-            merging: HashMap::new(),
-            chosen: None,
-            ending: None,
-            hurry: false,
-            requests: 0,
-            unreadable: 0,
-            starved: None,
-            fate: Fate::default(),
-            examples_told: None,
-            record,
-            before,
-            events,
-            commands,
-            ticker,
-        })
-    }
-
     /// Runs to the end and tells the outcome; hands the tree back for whoever wants to look at it.
     pub async fn run(mut self) -> (Outcome, ThoughtTree) {
         self.states.insert(self.puzzle.state_key(""), NodeId::ROOT);
@@ -318,7 +217,7 @@ impl Controller {
 
     /// One step of the policy; the reason where it was the last.
     async fn step(&mut self) -> Option<Reason> {
-        let (stage, step) = policy::next_of(&self.tree, &self.stages, &self.plan);
+        let (stage, step) = policy::next_of(&self.tree, &self.stages, &self.plan, &mut self.memory);
         if stage > self.stage {
             // An earlier stage may have work again (a thought to score, one that the user reopened); that is no news.
             self.note(format!("stage {} of {} begins", stage + 1, self.stages.len() + 1));
@@ -406,173 +305,8 @@ impl Controller {
         });
     }
 
-    /// Every run ends with a look at the model: its memory must add up, or nothing it said can be trusted.
-    async fn check_model(&mut self, reason: &mut Reason) {
-        let sound = self.lm.check();
-        // Who leaves does not wait for a step to end; the model checks itself all the same.
-        if *reason == Reason::Quit {
-            return;
-        }
-        match sound.await {
-            Ok(Ok(())) => {}
-            Ok(Err(_)) if matches!(reason, Reason::Failed { .. }) => {}
-            Ok(Err(error)) => self.note(format!("the model failed meanwhile: {error}")),
-            Err(_) => {
-                *reason = Reason::Failed { message: "the model's memory did not add up at the end of the run".into() }
-            }
-        }
-    }
-
-    /// Tells the model which thoughts go on now, which are likely to go on after them, and which wait.
-    fn foretell(&self, expanding: &[NodeId]) {
-        let two_tiers = self.lm.counters().link.is_some_and(|link| link.device_budget_bytes > 0);
-        if !two_tiers || self.holds.is_empty() {
-            return;
-        }
-        let plan = self.stages.get(self.stage).unwrap_or(&self.plan);
-        let mut soon = policy::expected(&self.tree, plan, expanding);
-        soon.extend(expanding);
-        let mut holds: Vec<(NodeId, &Hold)> = self.holds.iter().map(|(&node, hold)| (node, hold)).collect();
-        holds.sort_unstable_by_key(|(node, _)| *node);
-        let (soon, later): (Vec<_>, Vec<_>) = holds.into_iter().partition(|(node, _)| soon.contains(node));
-        self.lm.expect(&claims(&soon), &claims(&later));
-    }
-
-    /// What memory, link and speed are now, and which thought keeps what.
-    fn tell_memory(&mut self) {
-        self.emit(Event::Counters { counters: self.lm.counters() });
-        let mut holds: Vec<(NodeId, &Hold)> = self.holds.iter().map(|(&node, hold)| (node, hold)).collect();
-        holds.sort_unstable_by_key(|(node, _)| *node);
-        let held = self.lm.held(&holds.iter().map(|(_, hold)| *hold).collect::<Vec<_>>());
-        let thoughts: Vec<_> = holds.iter().zip(held).filter_map(|((node, _), kv)| Some((*node, kv?))).collect();
-        if thoughts != self.held_told {
-            self.held_told.clone_from(&thoughts);
-            self.emit(Event::Held { thoughts });
-        }
-    }
-
     fn seconds(&self) -> f64 {
         round(self.ledger.clock.elapsed().as_secs_f64())
-    }
-
-    /// Waits for a command while nothing runs.
-    async fn wait(&mut self) {
-        tokio::select! {
-            biased;
-            command = self.commands.recv() => match command {
-                Some(command) => self.obey(command),
-                None => self.stop(Reason::Quit),
-            },
-            _ = self.ticker.tick() => self.tell_memory(),
-        }
-    }
-
-    /// Sends requests and tells that they were sent.
-    fn launch(&mut self, asks: Vec<Ask>) -> Flight {
-        let first = self.requests;
-        self.requests += asks.len() as u64;
-        for (i, ask) in asks.iter().enumerate() {
-            self.emit(Event::Asked {
-                request: first + i as u64,
-                node: ask.node,
-                purpose: ask.purpose,
-                samples: ask.generate.n,
-                prompt: ask.generate.prompt.full_text(),
-            });
-        }
-        Flight::launch(self.lm.as_ref(), asks, first)
-    }
-
-    /// The next sample in order, when it has ended; meanwhile commands are obeyed, time is watched and running text is
-    /// shown. `None` when all have been handed on.
-    async fn landed(&mut self, flight: &mut Flight) -> Option<Landed> {
-        loop {
-            if self.hurry {
-                flight.cancel_all();
-            }
-            if let Some(landed) = flight.take() {
-                self.count(&landed);
-                return Some(landed);
-            }
-            if flight.is_over() {
-                return None;
-            }
-            let deadline = self.ledger.limits.seconds.and_then(|limit| Some((limit, self.ledger.clock.when(limit)?)));
-            let time_is_up = async {
-                match deadline {
-                    Some((limit, when)) => {
-                        tokio::time::sleep_until(when).await;
-                        limit
-                    }
-                    None => std::future::pending().await,
-                }
-            };
-            tokio::select! {
-                biased;
-                command = self.commands.recv() => match command {
-                    Some(command) => {
-                        let gone = self.obey_during(command);
-                        flight.cancel(&gone);
-                    }
-                    None => self.stop(Reason::Quit),
-                },
-                limit = time_is_up => self.stop(Reason::Seconds { limit }),
-                _ = self.ticker.tick() => self.tell_memory(),
-                piece = flight.news() => if let Some(piece) = piece {
-                    let flight::Piece { request, node, sample, text, logprob } = piece;
-                    // A piece for the screen alone; what cannot be written as JSON is not needed there.
-                    self.emit(Event::Token { request, node, sample, text, logprob: finite(logprob) });
-                },
-            }
-        }
-    }
-
-    /// Waits for log-probabilities, obeying meanwhile.
-    async fn scores(&mut self, mut receiver: oneshot::Receiver<Result<Scores>>) -> Result<Scores> {
-        loop {
-            if self.hurry {
-                return Err(Error::fault("called off"));
-            }
-            tokio::select! {
-                biased;
-                command = self.commands.recv() => match command {
-                    Some(command) => self.obey(command),
-                    None => self.stop(Reason::Quit),
-                },
-                scores = &mut receiver => {
-                    return scores.unwrap_or_else(|_| Err(Error::fault("the model ended without an answer")));
-                }
-            }
-        }
-    }
-
-    /// Counts what a sample cost and tells what it said.
-    fn count(&mut self, landed: &Landed) {
-        let (text, finish, logprob, usage) = match &landed.result {
-            Ok(completion) => {
-                let logprob = (!completion.logprobs.is_empty())
-                    .then(|| round(completion.logprobs.iter().map(|&l| f64::from(finite(l))).sum()));
-                (completion.text.clone(), told(&completion.finish), logprob, completion.usage)
-            }
-            Err(Lost::Cancelled { text, pieces }) => {
-                // What the model computed for it is not known any more; about a token a piece was sampled.
-                let prompt = landed.uncounted.as_ref().and_then(|prompt| self.lm.count_tokens(prompt)).unwrap_or(0);
-                let logical = prompt as u64 + *pieces;
-                let usage = crate::lm::Usage { sampled: *pieces, logical, ..Default::default() };
-                (text.clone(), "cancelled".to_string(), None, usage)
-            }
-            Err(Lost::Failed(error)) => (String::new(), format!("failed: {error}"), None, Default::default()),
-        };
-        self.ledger.usage += usage;
-        let Landed { request, node, sample, ref pieces, .. } = *landed;
-        let (pieces, piece_logprobs) = match landed.result.as_ref().map_or(0, |c| c.logprobs.len()) {
-            // Pieces are told for their probabilities.
-            0 => Default::default(),
-            // The thought tells those of its tokens.
-            n if n == pieces.bytes.len() => (pieces.bytes.clone(), Vec::new()),
-            _ => (pieces.bytes.clone(), pieces.logprobs.iter().copied().map(finite).collect()),
-        };
-        self.emit(Event::Replied { request, node, sample, text, finish, logprob, usage, pieces, piece_logprobs });
     }
 
     /// Ends the run at once.
@@ -595,22 +329,6 @@ impl Controller {
     fn refuse(&mut self, error: &Error) {
         self.ending.get_or_insert(Reason::Refused { message: error.message().to_string() });
     }
-}
-
-/// How a text ended, in words.
-fn told(finish: &Finish) -> String {
-    match finish {
-        Finish::End => "end".into(),
-        Finish::Stop(stop) => format!("stop {stop:?}"),
-        Finish::Length => "cut at max_tokens".into(),
-        Finish::Context(limit) => format!("the context of {limit} tokens is full"),
-        Finish::Refuted(why) => format!("refuted: {why}"),
-        Finish::NoMemory(why) | Finish::Failed(why) => format!("failed: {why}"),
-    }
-}
-
-fn claims<'a>(holds: &[(NodeId, &'a Hold)]) -> Vec<&'a Hold> {
-    holds.iter().map(|(_, hold)| *hold).collect()
 }
 
 /// Twelve significant digits: a number that JSON carries exactly whoever reads it, so that a tree from a record equals

@@ -1,8 +1,9 @@
 //! Policies decide what a search does next; the controller does it.
 //!
 //! A policy is a pure function of the thought tree and the plan: the same tree gives the same step, whoever asks and in
-//! whatever order replies came. It refuses to ask a model, to count a budget and to remember anything: what it must know
-//! (was this thought expanded? pruned? scored?) stands in the tree, so a recorded tree can be taken up again.
+//! whatever order replies came. It refuses to ask a model, to count a budget and to remember anything that it decides by: what
+//! it must know (was this thought expanded? pruned? scored?) stands in the tree, so a recorded tree can be taken up again.
+//! Results of expressions are kept beside their inputs ([`memory`]), so that a large tree is not worked out anew.
 //!
 //! A further policy is one file beside `bfs.rs` and one arm in [`next`].
 
@@ -13,12 +14,14 @@ pub mod bfs;
 pub mod dfs;
 pub mod graph;
 pub mod mcts;
+pub mod memory;
 pub mod self_consistency;
 pub mod values;
 
 use super::event::Reason;
 use super::tree::{Node, NodeId, Status, ThoughtTree};
 use crate::strategy::{Expression, Policy};
+use memory::Memory;
 use std::cmp::Ordering;
 
 /// A strategy's search settings with every count worked out for one puzzle.
@@ -78,23 +81,23 @@ pub enum Step {
 
 /// The next step of a search in stages, and which stage it belongs to, from 0. A stage goes on where the one before it has
 /// nothing left to do; which one that is stands in the tree.
-pub fn next_of(tree: &ThoughtTree, stages: &[Plan], last: &Plan) -> (usize, Step) {
+pub fn next_of(tree: &ThoughtTree, stages: &[Plan], last: &Plan, memory: &mut Memory) -> (usize, Step) {
     for (at, plan) in stages.iter().enumerate() {
-        match next(tree, plan) {
+        match next_by(tree, plan, memory) {
             Step::End(Reason::Exhausted | Reason::Depth { .. } | Reason::AllPruned { .. }) => {}
             step => return (at, step),
         }
     }
-    (stages.len(), next(tree, last))
+    (stages.len(), next_by(tree, last, memory))
 }
 
 /// The next step. Whatever the policy: thoughts without a score are scored first, then the strategy's rules are held
-/// against the tree (stop, prune, accept).
-pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
+/// against the tree (stop, prune, accept). The memory is the run's own.
+pub fn next_by(tree: &ThoughtTree, plan: &Plan, memory: &mut Memory) -> Step {
     if let Some(step) = settle(tree, plan) {
         return step;
     }
-    match rules(tree, plan) {
+    match rules(tree, plan, memory) {
         Ok(None) => {}
         Ok(Some(step)) => return step,
         Err(message) => return Step::End(Reason::Failed { message }),
@@ -103,12 +106,18 @@ pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
         Policy::Bfs => bfs::next(tree, plan),
         Policy::Dfs => dfs::next(tree, plan),
         Policy::Beam { likelihood } => beam::next(tree, plan, *likelihood),
-        Policy::BestFirst { priority, width } => best_first::next(tree, plan, priority, *width),
+        Policy::BestFirst { priority, width } => best_first::next(tree, plan, priority, *width, memory),
         Policy::Mcts(settings) => mcts::next(tree, plan, settings),
         Policy::Graph(operations) => graph::next(tree, plan, operations),
         Policy::BestOfN => best_of_n::next(tree, plan),
         Policy::SelfConsistency => self_consistency::next(tree, plan),
     }
+}
+
+/// [`next_by`] with a fresh memory.
+#[cfg(test)]
+pub fn next(tree: &ThoughtTree, plan: &Plan) -> Step {
+    next_by(tree, plan, &mut Memory::default())
 }
 
 /// Thoughts that are likely to be expanded after these, which are being expanded: what a policy knows of it beforehand. A
@@ -184,24 +193,22 @@ fn settle(tree: &ThoughtTree, plan: &Plan) -> Option<Step> {
 }
 
 /// The strategy's own rules, in the order stop, prune, accept. A thought for which a rule has no result is left alone.
-fn rules(tree: &ThoughtTree, plan: &Plan) -> Result<Option<Step>, String> {
+fn rules(tree: &ThoughtTree, plan: &Plan, memory: &mut Memory) -> Result<Option<Step>, String> {
     if plan.stop.is_none() && plan.prune.is_none() && plan.accept.is_none() {
         return Ok(None);
     }
-    let run = values::run(tree);
     if let Some(stop) = &plan.stop
-        && stop.truths(std::slice::from_ref(&run))? == [Some(true)]
+        && stop.truths(&[values::run(tree)])? == [Some(true)]
     {
         return Ok(Some(Step::End(Reason::Stopped { why: format!("`{}` holds", stop.text()) })));
     }
-    let hold = |rule: &Expression, among: &dyn Fn(&Node) -> bool| -> Result<Vec<NodeId>, String> {
+    let mut hold = |rule: &Expression, among: &dyn Fn(&Node) -> bool| -> Result<Vec<NodeId>, String> {
         let nodes: Vec<NodeId> = tree
             .iter()
             .filter(|(id, n)| *id != NodeId::ROOT && concerns(n, plan) && among(n))
             .map(|(id, _)| id)
             .collect();
-        let rows: Vec<_> = nodes.iter().map(|&id| values::thought(tree, id, &run)).collect();
-        let truths = rule.truths(&rows)?;
+        let truths = memory.truths(rule, tree, &nodes)?;
         Ok(nodes.into_iter().zip(truths).filter(|(_, holds)| *holds == Some(true)).map(|(id, _)| id).collect())
     };
     if let Some(prune) = &plan.prune {
@@ -354,7 +361,7 @@ pub(crate) mod tests {
     fn a_stage_goes_on_where_the_one_before_has_nothing_left() {
         let first = Plan { depth: 2, keep: 2, ..plan(Policy::Bfs) };
         let last = Plan { from: 2, depth: 4, prune_below: 0.5, ..plan(Policy::Dfs) };
-        let next = |tree: &ThoughtTree| next_of(tree, std::slice::from_ref(&first), &last);
+        let next = |tree: &ThoughtTree| next_of(tree, std::slice::from_ref(&first), &last, &mut Memory::default());
         assert_eq!(next(&tree(&[])), (0, Step::Expand(vec![NodeId::ROOT])));
         // A score of 0.3 is low for the last stage, and none of its business at level 1.
         let mut grown = tree(&[(0, 0.3, 0.0), (0, 0.9, 0.0), (1, 0.8, 0.0), (2, 0.6, 0.0)]);

@@ -172,7 +172,11 @@ pub const KEYS: &[Key] = &[
         "device memory that fetched rows may take, such as 64MiB; default what the budget leaves",
     ),
     key("offload", "eviction", "which fetched rows go for others: counter, fifo or lru; default counter"),
-    key("offload", "look", "whose query guesses a layer's scores: ahead, half or same; default ahead"),
+    key(
+        "offload",
+        "look",
+        "whose query guesses a layer's scores: ahead, half or same; default ahead on a card, half on the CPU",
+    ),
     key("offload", "whole_layers", "first layers that attend to everything; default measured once per model"),
 ];
 

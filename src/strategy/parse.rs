@@ -378,7 +378,7 @@ fn read_offload(r: &mut Reader, node: &Node) -> Option<offload::Options> {
             .get("eviction")
             .and_then(|node| r.one_of(node, "eviction", evictions))
             .unwrap_or(usual.eviction),
-        look: fields.get("look").and_then(|node| r.one_of(node, "look", looks)).unwrap_or(usual.look),
+        look: fields.get("look").and_then(|node| r.one_of(node, "look", looks)),
         whole_layers: fields.get("whole_layers").and_then(|node| r.whole(node, "whole_layers", 0)).map(|n| n as usize),
     })
 }

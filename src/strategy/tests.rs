@@ -11,6 +11,8 @@ use super::fault::{Fault, Severity};
 use super::parse::{Parsed, parse};
 use super::source::Home;
 use super::*;
+use proptest::prelude::{Strategy as Inputs, prop};
+use proptest::test_runner::TestCaseError;
 
 const GOOD: &str = r#"version: 1
 name: mine
@@ -50,4 +52,28 @@ fn check(text: &str, line: usize, column: usize, part: &str) {
     assert_eq!(errors.len(), 1, "{found}");
     assert!(errors[0].message.contains(part), "{found}");
     assert_eq!((errors[0].span.line, errors[0].span.column), (line, column), "{found}");
+}
+
+/// A good file with parts cut, doubled and overwritten.
+pub(super) fn mutated(good: &'static str) -> impl Inputs<Value = String> {
+    let edit = (0usize..600, 0usize..40, "[-:{}\\[\\]&*!|>'\"%@`#,? \n\tnoa0.()\u{e9}\u{feff}]{0,6}");
+    prop::collection::vec(edit, 1..6).prop_map(|edits| {
+        let mut text: Vec<char> = good.chars().collect();
+        for (at, len, insert) in edits {
+            let at = at.min(text.len());
+            let end = (at + len).min(text.len());
+            text.splice(at..end, insert.chars());
+        }
+        text.into_iter().collect()
+    })
+}
+
+/// What was read of a text is something, or has faults; they lie inside the text and can be shown.
+pub(super) fn sound(text: &str, something: bool, faults: &[Fault]) -> Result<(), TestCaseError> {
+    proptest::prop_assert!(something || !faults.is_empty());
+    for fault in faults {
+        proptest::prop_assert!((1..=text.lines().count() + 2).contains(&fault.span.line), "{}", fault);
+        let _ = fault.to_string();
+    }
+    Ok(())
 }

@@ -14,8 +14,15 @@ pub struct NotInteger(pub String);
 pub fn read_list(text: &str) -> Result<Vec<Number>, NotInteger> {
     text.split(|c: char| c.is_whitespace() || matches!(c, ',' | '[' | ']' | '(' | ')' | '{' | '}'))
         .filter(|word| !word.is_empty())
-        .map(|word| Number::read(word).ok_or_else(|| NotInteger(sanitize_line(word).chars().take(40).collect())))
+        .map(|word| Number::read(word).ok_or_else(|| NotInteger(shown(word))))
         .collect()
+}
+
+/// A word as a message shows it: its beginning, and where nothing of it can be seen, its code points.
+fn shown(word: &str) -> String {
+    let seen = sanitize_line(word);
+    let seen = if seen.trim().is_empty() { word.escape_unicode().to_string() } else { seen };
+    seen.chars().take(40).collect()
 }
 
 /// Reads the beginning of an answer: what [`read_list`] takes, and digits without separators where the puzzle is

@@ -194,6 +194,7 @@ fn typed_inputs_are_taken_in_every_form_and_refused_with_the_forms() {
     refused("sorting", "", "no numbers");
     refused("sorting", "1; 2", "`1;` is not an integer");
     refused("sorting", "one", "`one` is not an integer");
+    refused("sorting", "3 \u{1b}[31m1", "`\\u{1b}` is not an integer");
     assert!(by_name("sortin").err().unwrap().to_string().contains("did you mean `sorting`?"));
 }
 

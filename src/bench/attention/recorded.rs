@@ -5,7 +5,7 @@
 use super::trace::{self, RunIo};
 use crate::attention::sample::Number;
 use crate::attention::{Method, Parallel, Planner};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, read};
 use crate::device::cpu::attend::Heads;
 use serde::Serialize;
 use std::io::Write;
@@ -28,6 +28,8 @@ pub struct Row {
 
 /// Prompt before a recorded token tree, which does not tell it.
 const SPECULATIVE_PROMPT: usize = 1000;
+/// Bytes of a recording at most.
+const MOST_BYTES: u64 = 1 << 30;
 
 /// Reads every recording of `folder` and writes a row for each.
 pub fn run(
@@ -48,7 +50,7 @@ pub fn run(
     }
     let mut rows = Vec::new();
     for file in files {
-        let text = std::fs::read_to_string(&file).map_err(|e| Error::input(format!("{}: {e}", file.display())))?;
+        let text = read::text(&file, MOST_BYTES).map_err(|e| Error::input(format!("{} {e}", file.display())))?;
         let name = file.file_stem().map_or_else(String::new, |n| n.to_string_lossy().into_owned());
         let how = Parallel { threads, kv_heads: heads.kv_heads, group: heads.group() };
         let runs = read(&text, how).map_err(|e| e.context(file.display()))?;

@@ -11,7 +11,7 @@
 use super::trace;
 use crate::attention::QueryRow;
 use crate::attention::sample::{Number, Sample};
-use crate::base::{Error, Result, rng};
+use crate::base::{Error, Result, read, rng};
 use crate::device::cpu::attend::Heads;
 use crate::kv::{BranchId, pages_of};
 use rand::Rng;
@@ -36,6 +36,8 @@ pub struct Shape {
 const MOST_TOKENS: usize = 1 << 24;
 /// Prompt under a recorded token tree: its length in DeFT's speculative benchmark is about this.
 const SPECULATIVE_PROMPT: usize = 1000;
+/// Bytes of a tree's file at most.
+const MOST_BYTES: u64 = 1 << 30;
 
 impl Shape {
     pub fn read(spec: &str) -> Result<Self> {
@@ -46,9 +48,9 @@ impl Shape {
             Self { name: spec.into(), nodes }
         } else {
             let path = Path::new(spec);
-            let text = std::fs::read_to_string(path).map_err(|e| {
+            let text = read::text(path, MOST_BYTES).map_err(|e| {
                 let form = "nodes per level / tokens per level (such as 1,20/4000,100), random:SEED, or a file";
-                refuse(spec, &format!("it is not {form}: {e}"))
+                refuse(spec, &format!("it is not {form}: {spec} {e}"))
             })?;
             let name = path.file_name().map_or(spec.into(), |n| n.to_string_lossy().into_owned());
             let nodes = match text.trim_start().chars().next() {

@@ -134,7 +134,8 @@ pub fn run(
     let (mut full, mut infinigen, mut resident) = (None, None, None);
     let moves = |case: &Case| if spec.turns > 1 && case.method != Method::None { &[false, true][..] } else { &[false] };
     for (case, &told) in cases.iter().flat_map(|case| moves(case).iter().map(move |told| (case, told))) {
-        let method = if told { format!("{}, moves", case.name()) } else { case.name() };
+        let method = bench.name(*case);
+        let method = if told { format!("{method}, moves") } else { method };
         let mut row = Row { method, tree: tree.clone(), tree_bytes, ..Row::default() };
         if case.method == Method::None {
             bench.llama.refetch(None, &[])?;

@@ -199,7 +199,7 @@ impl Config {
         let device_share = whole_share + partial_share + attended_share * (1.0 - whole_share);
         let bytes = spec.text.window as u64 * bench.token_bytes;
         Row {
-            method: case.name(),
+            method: bench.name(*case),
             kv_budget: (device_share * bytes as f64) as u64,
             device_share,
             whole_share,

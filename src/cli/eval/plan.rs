@@ -16,7 +16,7 @@
 //! say again: they are refused together by the command line.
 
 use super::matrix::{From, Matrix, Puzzles, models, product};
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, read};
 use crate::cli::args::{Common, EvalArgs, LimitArgs};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -82,11 +82,11 @@ impl Value {
 
 pub fn read(path: &Path, common: &Common, args: &EvalArgs) -> Result<Matrix> {
     let name = path.display();
-    let too_long = std::fs::metadata(path).is_ok_and(|meta| meta.len() > MOST_BYTES);
-    if too_long {
-        return Err(Error::input(format!("plan {name} is longer than {} KiB", MOST_BYTES >> 10)));
+    let text = read::text(path, MOST_BYTES).map_err(|e| Error::input(format!("plan {name} {e}")))?;
+    if text.trim().is_empty() {
+        let form = "write `version: 1`, `puzzles` and `strategies` as in docs/evaluation.md";
+        return Err(Error::input(format!("plan {name} is empty; {form}")));
     }
-    let text = std::fs::read_to_string(path).map_err(|e| Error::input(format!("plan {name} cannot be read: {e}")))?;
     let plan: Plan = serde_yaml::from_str(&text).map_err(|e| Error::input(format!("plan {name}: {e}")))?;
     matrix(plan, path.parent().unwrap_or(Path::new("")), common, args).map_err(|e| e.context(format!("plan {name}")))
 }
@@ -185,5 +185,7 @@ mod tests {
         check(&format!("{good}vary: {{width: []}}"), &["combinations"]);
         check(&format!("{good}budget: {{seconds: -1}}"), &["seconds"]);
         check("version: [1", &["plan.yaml"]);
+        check(" \n", &["plan.yaml is empty", "`puzzles`"]);
+        check(&format!("{good}# {}\n", "x".repeat(1 << 20)), &["plan.yaml is longer than 1.0"]);
     }
 }

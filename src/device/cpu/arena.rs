@@ -3,7 +3,7 @@
 use super::attend::KvLayer;
 use super::int4;
 use super::shared::Shared;
-use crate::base::lazy::use_large_pages;
+use crate::base::lazy;
 use crate::base::size::Human;
 use crate::base::{Error, Result};
 use crate::kv::{PAGE_TOKENS, Slot};
@@ -50,7 +50,10 @@ impl Arena {
             ))
         };
         let memory = MmapMut::map_anon(bytes.ok_or_else(refuse)?).map_err(|_| refuse())?;
-        use_large_pages(&memory);
+        // One layer's frames are given back in parts: small pages.
+        if layers > 1 {
+            lazy::use_large_pages(&memory);
+        }
         Ok(Self { number, pages, layers, kv_heads, head_size, memory })
     }
 
@@ -83,6 +86,18 @@ impl Arena {
         assert!(frame < self.pages && page < from.pages && layer < from.layers && bytes == from.layer_page_bytes());
         let at = (layer * from.pages + page) * bytes;
         self.memory[frame * bytes..(frame + 1) * bytes].copy_from_slice(&from.memory[at..at + bytes]);
+    }
+
+    /// Moves page `from` of layer 0 to `to`.
+    pub fn move_page(&mut self, from: usize, to: usize) {
+        let bytes = self.layer_page_bytes();
+        self.memory.copy_within(from * bytes..(from + 1) * bytes, to * bytes);
+    }
+
+    /// The last layer's pages from `pages` on hold nothing any more.
+    pub fn give_back(&mut self, pages: usize) {
+        let from = ((self.layers - 1) * self.pages + pages) * self.layer_page_bytes();
+        lazy::give_back(&mut self.memory, from);
     }
 
     pub fn number(&self) -> KvNumber {

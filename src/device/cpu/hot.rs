@@ -2,8 +2,8 @@
 //!
 //! The link is a copy between the two, so that the whole of offloading runs, is tested and is counted without a card.
 //! Attention reads the hot arena alone: frames for pages of layers that are read whole, and frames for single rows of
-//! layers that select (`selecting.rs`). Both come out of one budget, from which the partial keys are taken first; whole
-//! layers may have all that is left but a row's block, and the rows have what those leave.
+//! layers that select (`selecting.rs`). Both come out of one budget, from which partial keys of the pages that have tokens
+//! are taken first; whole layers may have all that is left but a row's block, and the rows have what those leave.
 
 use super::arena::Arena;
 use super::attend::{Attention, Kv, ParallelFor, Wave};
@@ -32,10 +32,8 @@ pub struct Hot {
     moving: Moving,
     /// Rows of a page in one layer.
     page_rows: usize,
-    /// Bytes for frames.
-    room: u64,
-    /// Taken for partial keys.
-    reserved: u64,
+    /// Rows' frames that must be left to them.
+    least_rows_bytes: u64,
     link: Link,
 }
 
@@ -61,21 +59,20 @@ impl Hot {
         let page_bytes = cold.layer_page_bytes() as u64;
         let count = |bytes: u64, each: u64| usize::try_from(bytes / each).unwrap_or(usize::MAX);
         let int4 = matches!(fetch, Fetch::Int4);
-        let (selecting, layers, room, reserved) = match fetch {
-            Fetch::Full | Fetch::Int4 => (None, cold.layers(), bytes, 0),
+        let (selecting, layers) = match fetch {
+            Fetch::Full | Fetch::Int4 => (None, cold.layers()),
             Fetch::Selected(selection) => {
-                let reserved = selecting::partial_bytes(&selection, cold.pages(), shape);
-                let (room, whole) = (bytes.saturating_sub(reserved), selection.whole_layers);
-                let least = (selecting::least_rows(shape) * selecting::row_bytes(cold, shape)) as u64;
-                let most = selection.capacity.map_or(room, |size| size.of(room)).max(least).min(room);
+                let (whole, row_bytes) = (selection.whole_layers, selecting::row_bytes(cold, shape) as u64);
+                let room = bytes.saturating_sub(selecting::partial_bytes(&selection, cold.pages(), shape));
+                let least = selecting::least_rows(shape) as u64 * row_bytes;
+                let most = selection.capacity.map_or(bytes, |size| size.of(room).max(least).min(room));
                 let selected = (cold.layers() - whole) * cold.pages() * PAGE_TOKENS * shape.kv_heads;
-                let rows = count(most, selecting::row_bytes(cold, shape) as u64).min(selected);
-                let selecting = Selecting::new(selection, cold.number(), rows, cold.pages(), shape);
-                (Some(selecting), whole, room, reserved)
+                let rows = count(most, row_bytes).min(selected);
+                (Some(Selecting::new(selection, cold.number(), rows, cold.pages(), shape)), whole)
             }
         };
-        let least_rows = selecting.as_ref().map_or(0, |s| (selecting::least_rows(shape) * s.row_bytes()) as u64);
-        let frames = count(room.saturating_sub(least_rows), page_bytes).min(layers * cold.pages());
+        let least_rows_bytes = selecting.as_ref().map_or(0, |s| (selecting::least_rows(shape) * s.row_bytes()) as u64);
+        let frames = count(bytes.saturating_sub(least_rows_bytes), page_bytes).min(layers * cold.pages());
         // Pages of whole layers are read in turn, again and again: any order but the newest first would keep none of them
         // until its turn comes again.
         let residency = Residency::new(layers * cold.pages(), frames, Eviction::Newest);
@@ -92,9 +89,8 @@ impl Hot {
             moves: Moves::new(cold.pages()),
             moving: Moving::new(cold.pages(), cold.layers() * page_rows),
             page_rows,
-            room,
-            reserved,
-            link: Link { budget_bytes: bytes, peak_bytes: reserved, ..Link::default() },
+            least_rows_bytes,
+            link: Link { budget_bytes: bytes, ..Link::default() },
         })
     }
 
@@ -196,18 +192,20 @@ impl Hot {
         if let Some(selecting) = &mut self.selecting {
             selecting.adopt(slots, cold, parallel);
         }
+        self.share_room();
     }
 
     /// Groups a step's work.
     pub fn begin(&mut self, work: &AttendWork, selects: &[bool], cold: &Arena) {
         let (out, back) = self.moves.step(&work.pages);
         self.moving.begin();
-        self.move_pages(&out, &back, cold);
-        if self.whole_layers() > 0 {
-            self.waves.plan(work, self.residency.frames(), &mut |unit| page_entries(work, unit).count());
-        }
         if let Some(selecting) = &mut self.selecting {
             selecting.begin(work, selects);
+            self.share_room();
+        }
+        self.move_pages(&out, &back, cold);
+        if self.whole_layers() > 0 {
+            self.waves.plan(work, self.residency.room(), &mut |unit| page_entries(work, unit).count());
         }
     }
 
@@ -322,18 +320,30 @@ impl Hot {
         if self.int4 { self.arena.int4_bytes(bytes) } else { bytes }
     }
 
-    /// Rows have what pages do not hold.
+    /// Frames have what partial keys leave, and rows what pages do not hold of it.
     fn share_room(&mut self) {
-        let pages = (self.residency.held() * self.arena.layer_page_bytes()) as u64;
+        let page_bytes = self.arena.layer_page_bytes() as u64;
         if let Some(selecting) = &mut self.selecting {
-            self.link.evictions += selecting.limit(self.room.saturating_sub(pages)) as u64;
+            let room = self.link.budget_bytes.saturating_sub(selecting.partial_bytes() as u64);
+            let most = room.saturating_sub(self.least_rows_bytes) / page_bytes;
+            self.link.evictions += self.residency.limit(usize::try_from(most).unwrap_or(usize::MAX)) as u64;
+            let pages = self.residency.held() as u64 * page_bytes;
+            self.link.evictions += selecting.limit(room.saturating_sub(pages)) as u64;
+        }
+        // What pages that left had is memory that others have room for.
+        if self.residency.touched() > self.residency.held() {
+            let held = self.residency.held();
+            for (from, to) in self.residency.compact(held) {
+                self.arena.move_page(from as usize, to as usize);
+            }
+            self.arena.give_back(self.residency.touched());
         }
         self.note_peak();
     }
 
     fn note_peak(&mut self) {
         let pages = self.residency.held() * self.arena.layer_page_bytes();
-        let rows = self.selecting.as_ref().map_or(0, Selecting::held_bytes);
-        self.link.peak_bytes = self.link.peak_bytes.max(self.reserved + (pages + rows) as u64);
+        let beside = self.selecting.as_ref().map_or(0, |s| s.partial_bytes() + s.held_bytes());
+        self.link.peak_bytes = self.link.peak_bytes.max((pages + beside) as u64);
     }
 }

@@ -1,7 +1,7 @@
 //! Partial keys: of every token's key a few columns of a skewed basis, kept on the device to guess attention scores by.
 //!
 //! With an orthogonal `A`, `(qA)·(kA) = q·k`; the columns of `A` in which queries and keys are large carry most of it.
-//! Layout `[layer][page][kv_head][columns / 2][16]`, two columns of a token in a byte, with a scale a token and head. Four
+//! Layout `[layer][page][kv_head][columns / 2][16]`, two columns of a token in a byte, with a scale of a byte a token and head. Four
 //! bits a number: twice the columns are worth more than twice the bits; and of what keys have more or less than the mean,
 //! which is what tells them apart, so that the bits are not spent on what all of them share. A page's tokens are scored side by side.
 
@@ -9,10 +9,9 @@ use super::attend::ParallelFor;
 use super::input::grow;
 use super::shared::Shared;
 use crate::base::lazy::Lazy;
-use crate::device::speculation::{Basis, Speculation, partial_token_bytes};
+use crate::device::speculation::{Basis, Speculation};
 use crate::device::tiers::Run;
 use crate::kv::{PAGE_TOKENS, Slot};
-use half::f16;
 
 pub struct PartialKeys {
     /// First selecting layer; those before it have no partial keys.
@@ -26,12 +25,36 @@ pub struct PartialKeys {
     head_size: usize,
     /// The even column in the low half of a byte.
     codes: Lazy<u8>,
-    scales: Lazy<f16>,
+    /// Each a number of `steps`; 0 where all codes are.
+    scales: Lazy<u8>,
+    steps: [f32; 256],
+    /// Pages that have or had tokens, and how many: the memory of others was never touched, and the lowest are taken first.
+    used: Vec<bool>,
+    held: usize,
+}
+
+/// Bytes of a token's partial keys for one K/V head: a number of four bits a column, and the scale.
+pub fn token_bytes(columns: usize) -> usize {
+    columns.div_ceil(2) + 1
 }
 
 /// Bytes of a page's partial keys in one layer.
 pub fn page_bytes(kv_heads: usize, columns: usize) -> usize {
-    kv_heads * PAGE_TOKENS * partial_token_bytes(columns)
+    kv_heads * PAGE_TOKENS * token_bytes(columns)
+}
+
+/// Scales are eighths of an octave, from 2^-20 to 2^12.
+const EIGHTHS: f32 = 8.0;
+const ONE: f32 = 160.0;
+
+/// The scale by its number.
+fn step(scale: u8) -> f32 {
+    if scale == 0 { 0.0 } else { ((f32::from(scale) - ONE) / EIGHTHS).exp2() }
+}
+
+/// The number of the least scale in which 7 is at least `most`; that of the largest for more than it reaches.
+fn scale_of(most: f32) -> u8 {
+    if most > 0.0 { ((most / 7.0).log2().mul_add(EIGHTHS, ONE).ceil() as u8).max(1) } else { 0 }
 }
 
 impl PartialKeys {
@@ -41,7 +64,19 @@ impl PartialKeys {
         let tokens = layers.len() * pages * kv_heads * PAGE_TOKENS;
         let pairs = columns.div_ceil(2);
         let (codes, scales) = (Lazy::zeros(tokens * pairs), Lazy::zeros(tokens));
-        Self { first, layers, pages, kv_heads, columns, pairs, head_size, codes, scales }
+        let steps = std::array::from_fn(|scale| step(scale as u8));
+        let used = vec![false; pages];
+        Self { first, layers, pages, kv_heads, columns, pairs, head_size, codes, scales, steps, used, held: 0 }
+    }
+
+    /// Bytes of the pages that have or had tokens, over all layers.
+    pub fn held_bytes(&self) -> usize {
+        self.held * self.layers.len() * page_bytes(self.kv_heads, self.columns)
+    }
+
+    /// A page has tokens from now on.
+    pub fn take_page(&mut self, page: usize) {
+        self.held += usize::from(!std::mem::replace(&mut self.used[page], true));
     }
 
     /// Tokens before (page, head) of a selecting layer.
@@ -63,8 +98,8 @@ impl PartialKeys {
                     let key = &k[(row * kv_heads + kv_head) * d..][..d];
                     basis.project_key(kv_head, key, &mut numbers);
                     let most = numbers.iter().fold(0f32, |a, b| a.max(b.abs()));
-                    let scale = f16::from_f32(most / 7.0);
-                    let inverse = if scale == f16::ZERO { 0.0 } else { 1.0 / scale.to_f32() };
+                    let scale = scale_of(most);
+                    let inverse = if scale == 0 { 0.0 } else { 1.0 / step(scale) };
                     // SAFETY: no slot is given twice, so every token of a head is one task's.
                     let own = unsafe { scales.slice(at..at + 1) };
                     own[0] = scale;
@@ -101,8 +136,8 @@ impl PartialKeys {
                 }
             }
             let scales = &self.scales[at + offset..at + offset + len];
-            for ((into, sum), scale) in into[start..start + len].iter_mut().zip(&sums[offset..]).zip(scales) {
-                *into = sum * scale.to_f32();
+            for ((into, sum), &scale) in into[start..start + len].iter_mut().zip(&sums[offset..]).zip(scales) {
+                *into = sum * self.steps[usize::from(scale)];
             }
         }
     }
@@ -115,6 +150,17 @@ mod tests {
     use crate::device::cpu::attend::serial;
     use crate::kv::PageId;
     use rand::Rng;
+
+    #[test]
+    fn a_scale_is_the_least_that_reaches_what_it_is_for() {
+        assert_eq!((scale_of(0.0), scale_of(f32::NAN), step(0)), (0, 0, 0.0));
+        assert_eq!((scale_of(f32::INFINITY), scale_of(1e-30)), (255, 1));
+        for i in 0..2000 {
+            let most = 1e-4 * 1.008f32.powi(i);
+            let found = 7.0 * step(scale_of(most));
+            assert!(found >= most * 0.9999 && found <= most * 1.0906, "{found} for {most}");
+        }
+    }
 
     #[test]
     fn scores_are_products_of_the_columns_up_to_the_rounding_of_four_bits() {
@@ -148,7 +194,7 @@ mod tests {
                 speculation.layers[2].project_key(kv_head, &keys[(t * kv_heads + kv_head) * d..][..d], &mut key);
                 let exact: f32 = key.iter().zip(&query).map(|(a, b)| a * b).sum();
                 let most = key.iter().fold(0f32, |a, b| a.max(b.abs()));
-                let bound = query.iter().map(|q| q.abs()).sum::<f32>() * most / 13.0 + 1e-5;
+                let bound = query.iter().map(|q| q.abs()).sum::<f32>() * most / 12.8 + 1e-5;
                 assert!((score - exact).abs() <= bound, "head {kv_head}, token {t}: {score}, not {exact}");
             }
         }

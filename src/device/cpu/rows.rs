@@ -64,6 +64,27 @@ impl RowFrames {
         layers.map(here).sum::<usize>() as f32 / rows as f32
     }
 
+    /// Gives rows back until at most `frames` are here, and the memory of the other frames; how many went.
+    pub fn limit(&mut self, frames: usize) -> usize {
+        let went = self.residency.limit(frames);
+        if self.residency.touched() > frames {
+            let d = 2 * self.head_size;
+            let moved = self.residency.compact(frames);
+            let moved = moved.into_iter().map(|(from, to)| (from as usize * d, to as usize * d));
+            match &mut self.numbers {
+                Numbers::F16(numbers) => {
+                    moved.for_each(|(from, to)| numbers.copy_within(from..from + d, to));
+                    numbers.give_back(frames * d);
+                }
+                Numbers::F32(numbers) => {
+                    moved.for_each(|(from, to)| numbers.copy_within(from..from + d, to));
+                    numbers.give_back(frames * d);
+                }
+            }
+        }
+        went
+    }
+
     fn item(&self, place: Place) -> u32 {
         let Place { layer, page, kv_head, offset } = place;
         (((layer * self.pages + page) * self.kv_heads + kv_head) * PAGE_TOKENS + offset) as u32

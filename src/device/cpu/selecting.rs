@@ -94,10 +94,10 @@ impl Selecting {
         self.selection.whole_layers
     }
 
-    /// Whether the queries of `layer` are wanted before it, and when.
     /// Keeps partial keys of tokens that the host tier has already.
     pub fn adopt(&mut self, slots: &[Slot], cold: &Arena, parallel: ParallelFor<'_>) {
         let Some(partial) = &mut self.partial else { return };
+        slots.iter().for_each(|slot| partial.take_page(slot.page.0 as usize));
         let (d, n) = (self.head_size, slots.len() * self.kv_heads);
         let mut keys = vec![0f32; n * d];
         for layer in self.selection.whole_layers..self.layers {
@@ -114,6 +114,7 @@ impl Selecting {
         }
     }
 
+    /// Whose queries choose in `layer`, which says when they are wanted.
     pub fn look(&self, layer: usize) -> Look {
         match self.selection.source {
             Source::Partial(_, look) if layer >= self.selection.whole_layers && layer < self.layers => look,
@@ -137,10 +138,15 @@ impl Selecting {
         self.rows.residency.held() * self.rows.row_bytes()
     }
 
+    /// Bytes of partial keys; those of a step's pages are counted from its beginning.
+    pub fn partial_bytes(&self) -> usize {
+        self.partial.as_ref().map_or(0, PartialKeys::held_bytes)
+    }
+
     /// Gives rows back until their frames take at most `bytes`; how many went.
     pub fn limit(&mut self, bytes: u64) -> usize {
         let frames = usize::try_from(bytes / self.rows.row_bytes() as u64).unwrap_or(usize::MAX);
-        self.rows.residency.limit(frames)
+        self.rows.limit(frames)
     }
 
     /// How many rows of the page had a frame.
@@ -153,6 +159,9 @@ impl Selecting {
         self.selects.clear();
         self.selects.extend(work.order.iter().map(|&row| selects.get(row as usize).copied().unwrap_or(false)));
         self.paths.read(work);
+        if let Some(partial) = &mut self.partial {
+            work.pages.iter().for_each(|&page| partial.take_page(page as usize));
+        }
         self.steps += usize::from(self.selects.contains(&true));
     }
 
@@ -175,7 +184,11 @@ impl Selecting {
                 }
             }
         }
-        self.rows.residency.release();
+        // They stay until their step has read them, where that leaves enough for the others.
+        let room = self.rows.residency.room();
+        if self.rows.residency.pinned() + crate::device::attend::BLOCK * self.kv_heads > room {
+            self.rows.residency.release();
+        }
     }
 
     pub fn attend(
@@ -189,7 +202,7 @@ impl Selecting {
         self.choose(at, parallel);
         self.count(at, link);
         let work = at.work;
-        let frames = self.rows.residency.room();
+        let frames = self.rows.residency.room() - self.rows.residency.pinned();
         let mut waves = std::mem::take(&mut self.waves);
         waves.plan(work, frames, &mut |unit| {
             let mut rows = 0;

@@ -137,6 +137,10 @@ impl<'a> Row<'a> {
         self.top().len() == self.vocab
     }
 
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
     /// Σ exp((logit - largest) / temperature).
     pub fn warm(&mut self, temperature: f32) -> Result<f64> {
         if let Some((at, sum)) = self.warm

@@ -80,7 +80,7 @@ impl Place {
                 )?;
                 if let Some(bytes) = device_bytes {
                     skew = sample.map(|sample| sample.skew(&mut device, &shape)).transpose()?;
-                    let fetch = options.offload.fetch(skew.as_ref(), shape.layers)?;
+                    let fetch = options.offload.fetch(skew.as_ref(), shape.layers, device.usual_look())?;
                     check_least(bytes, least_bytes(&fetch, pages, &shape, options.kv.bytes()), pages)?;
                     device.offload(bytes, fetch)?;
                 }
@@ -100,7 +100,8 @@ impl Place {
                 {
                     // A sample is read through layers in turns, then the tier begins anew with what it says.
                     skew = sample.map(|sample| sample.for_card().skew(&mut device, &shape)).transpose()?;
-                    device.refetch(Some((bytes, options.offload.fetch(skew.as_ref(), shape.layers)?)), &[])?;
+                    let fetch = options.offload.fetch(skew.as_ref(), shape.layers, device.usual_look())?;
+                    device.refetch(Some((bytes, fetch)), &[])?;
                 }
                 Box::new(device)
             }

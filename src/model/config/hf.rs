@@ -11,6 +11,9 @@ use crate::model::rope::{self, Llama3};
 use serde::Deserialize;
 use serde_json::Value;
 
+/// Characters of a wrong value that its message shows.
+const SHOWN: usize = 40;
+
 #[derive(Deserialize)]
 struct Raw {
     #[serde(default)]
@@ -77,18 +80,27 @@ pub fn read(text: &str) -> Result<HfConfig> {
             rope_scaling,
             license: None,
         },
-        bos: raw.bos_token_id.as_ref().and_then(|v| token_ids(v).first().copied()),
-        ends: raw.eos_token_id.as_ref().map(token_ids).unwrap_or_default(),
+        bos: token_ids("bos_token_id", raw.bos_token_id.as_ref(), false)?.first().copied(),
+        ends: token_ids("eos_token_id", raw.eos_token_id.as_ref(), true)?,
     })
 }
 
-/// Token ids given as one number or as a list.
-pub fn token_ids(value: &Value) -> Vec<u32> {
-    let one = |v: &Value| v.as_u64().and_then(|id| u32::try_from(id).ok());
-    match value {
-        Value::Array(list) => list.iter().filter_map(one).collect(),
-        other => one(other).into_iter().collect(),
-    }
+/// The token ids that a description gives under `key`: one number, or where `several` also a list; none where the key is
+/// absent or null. An id that is passed over would have texts run on past their end.
+pub fn token_ids(key: &str, value: Option<&Value>, several: bool) -> Result<Vec<u32>> {
+    let values = match value {
+        None | Some(Value::Null) => &[],
+        Some(Value::Array(list)) if several => list.as_slice(),
+        Some(one) => std::slice::from_ref(one),
+    };
+    let one = |value: &Value| {
+        value.as_u64().and_then(|id| u32::try_from(id).ok()).ok_or_else(|| {
+            let form = if several { "a number or a list of numbers" } else { "a number" };
+            let shown: String = sanitize_line(&value.to_string()).chars().take(SHOWN).collect();
+            Error::input(format!("`{key}` has `{shown}`, which is no token id: write {form}, or remove the key"))
+        })
+    };
+    values.iter().map(one).collect()
 }
 
 fn architecture(raw: &Raw) -> Result<String> {
@@ -256,5 +268,20 @@ mod tests {
         assert_eq!(with(r#", "eos_token_id": 2"#).unwrap().ends, vec![2]);
         assert_eq!(with(r#", "eos_token_id": [2, 308]"#).unwrap().ends, vec![2, 308]);
         assert_eq!(with(r#", "bos_token_id": 1"#).unwrap().bos, Some(1));
+        let none = with(r#", "bos_token_id": null, "eos_token_id": null"#).unwrap();
+        assert_eq!((none.bos, none.ends), (None, vec![]));
+        assert_eq!(with(r#", "eos_token_id": []"#).unwrap().ends, Vec::<u32>::new());
+    }
+
+    #[test]
+    fn ids_that_are_none_are_refused() {
+        for value in ["\"2\"", "-1", "2.5", "4294967296", "true", "{\"id\": 2}", "[2, \"x\"]", "[2, null]", "[[2]]"] {
+            let error = with(&format!(", \"eos_token_id\": {value}")).map(|_| ()).unwrap_err();
+            assert!(error.message().contains("`eos_token_id` has `"), "{value}: {error}");
+            assert!(error.message().contains("remove the key"), "{value}: {error}");
+            let error = with(&format!(", \"bos_token_id\": {value}")).map(|_| ()).unwrap_err();
+            assert!(error.message().contains("`bos_token_id` has `"), "{value}: {error}");
+        }
+        assert!(with(r#", "bos_token_id": [1]"#).is_err());
     }
 }

@@ -169,6 +169,25 @@ fn what_is_shared_and_how_frames_go_changes_bytes_and_no_number() {
 }
 
 #[test]
+fn a_larger_host_tier_takes_no_room_of_rows_before_it_has_tokens() {
+    let (shape, weights) = model();
+    let some = Select { alpha: f32::INFINITY, max_fetch: 0.2, random: false };
+    let run = |pages: usize| {
+        let fetch = selected(&shape, 1, Look::Half, true, Eviction::Counter, some);
+        let bytes = least_bytes(&fetch, PAGES, &shape, 2);
+        let options = CpuOptions { pages, ..options(KvNumber::F16, 1) };
+        let mut session = Session::new(&weights, options, Method::Auto);
+        session.llama.refetch(Some((bytes, fetch)), &[]).unwrap();
+        session.selecting = true;
+        let logits = grow(&mut session, &shape);
+        let link = session.llama.device().link().unwrap();
+        assert!(link.peak_bytes <= bytes && link.fetches > 0, "{link:?}");
+        (logits, link.to_device_bytes, link.hits, link.evictions)
+    };
+    assert!(run(PAGES) == run(PAGES / 4));
+}
+
+#[test]
 fn exact_scores_miss_less_than_chance_and_int4_is_near() {
     let (shape, weights) = model();
     let expected = grow(&mut Session::new(&weights, options(KvNumber::F16, 1), Method::Auto), &shape);

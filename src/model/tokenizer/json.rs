@@ -41,7 +41,21 @@ pub fn read(folder: &Path, bos: Option<u32>, ends: &[u32]) -> Result<Tokenizer> 
     }
     let text = read_text(&path, MAX_TOKENIZER)?;
     let settings = Settings::read(folder)?;
-    build(&text, &settings, bos, ends).map_err(|e| e.context(path.display()))
+    let tokenizer = build(&text, &settings, bos, ends).map_err(|e| e.context(path.display()))?;
+    let len = tokenizer.vocab_len();
+    for (file, key, ids) in [
+        ("config.json", "bos_token_id", bos.as_slice()),
+        ("config.json", "eos_token_id", ends),
+        ("generation_config.json", "eos_token_id", &settings.ends),
+    ] {
+        if let Some(id) = ids.iter().find(|&&id| id as usize >= len) {
+            return Err(Error::input(format!(
+                "{}: `{key}` names token {id}, but the tokenizer has {len}: correct it, or remove the key",
+                folder.join(file).display()
+            )));
+        }
+    }
+    Ok(tokenizer)
 }
 
 /// What the small files say.
@@ -55,30 +69,42 @@ struct Settings {
 
 impl Settings {
     fn read(folder: &Path) -> Result<Self> {
-        let json = |name: &str| -> Result<Option<Value>> {
-            let path = folder.join(name);
-            match read_text_if_there(&path, MAX_SETTINGS)? {
-                None => Ok(None),
-                Some(text) => serde_json::from_str(&text)
-                    .map(Some)
-                    .map_err(|e| Error::input(format!("{}: cannot be read: {e}", path.display()))),
-            }
-        };
         let mut settings = Self::default();
-        if let Some(config) = json("tokenizer_config.json")? {
-            let token = |name: &str| match config.get(name) {
-                Some(Value::String(text)) => Some(text.clone()),
-                Some(object) => object.get("content").and_then(Value::as_str).map(str::to_string),
-                None => None,
+        let mut read = |name: &str, take: fn(&mut Self, &Value) -> Result<()>| -> Result<()> {
+            let path = folder.join(name);
+            let Some(text) = read_text_if_there(&path, MAX_SETTINGS)? else { return Ok(()) };
+            serde_json::from_str(&text)
+                .map_err(|e| Error::input(format!("cannot be read: {e}")))
+                .and_then(|json| take(&mut settings, &json))
+                .map_err(|e| e.context(path.display()))
+        };
+        read("tokenizer_config.json", |settings, json| {
+            settings.add_bos = match json.get("add_bos_token") {
+                None | Some(Value::Null) => None,
+                Some(Value::Bool(add)) => Some(*add),
+                Some(_) => return Err(Error::input("`add_bos_token` is neither true nor false")),
             };
-            settings.add_bos = config.get("add_bos_token").and_then(Value::as_bool);
-            settings.bos = token("bos_token");
-            settings.eos = token("eos_token");
-        }
-        if let Some(config) = json("generation_config.json")? {
-            settings.ends = config.get("eos_token_id").map(token_ids).unwrap_or_default();
-        }
+            settings.bos = token_name(json, "bos_token")?;
+            settings.eos = token_name(json, "eos_token")?;
+            Ok(())
+        })?;
+        read("generation_config.json", |settings, json| {
+            settings.ends = token_ids("eos_token_id", json.get("eos_token_id"), true)?;
+            Ok(())
+        })?;
         Ok(settings)
+    }
+}
+
+/// A token's text under `key`, by itself or with what else is said of it.
+fn token_name(json: &Value, key: &str) -> Result<Option<String>> {
+    match json.get(key) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::String(text)) => Ok(Some(text.clone())),
+        Some(other) => match other.get("content") {
+            Some(Value::String(text)) => Ok(Some(text.clone())),
+            _ => Err(Error::input(format!("`{key}` is neither a text nor an object with its `content`"))),
+        },
     }
 }
 
@@ -107,10 +133,17 @@ fn build(text: &str, settings: &Settings, bos: Option<u32>, ends: &[u32]) -> Res
     let adds_bos = first_added(&start);
     let library = Library::new(start, continued, bytes);
     library.check()?;
-    let by_name = |name: &Option<String>| name.as_ref().and_then(|n| tokens.get(n).copied());
-    let bos = by_name(&settings.bos).or(bos).or(adds_bos).filter(|&id| (id as usize) < vocabulary.ends.len());
+    let by_name = |key: &str, name: &Option<String>| match name.as_ref().map(|name| (name, tokens.get(name))) {
+        None => Ok(None),
+        Some((_, Some(&id))) => Ok(Some(id)),
+        Some((name, None)) => Err(Error::input(format!(
+            "has no token `{}`, which tokenizer_config.json names as `{key}`: correct the name, or remove the key",
+            sanitize_line(name)
+        ))),
+    };
+    let bos = by_name("bos_token", &settings.bos)?.or(bos).or(adds_bos);
     let add_bos = settings.add_bos.unwrap_or(adds_bos.is_some());
-    let all_ends = ends.iter().chain(&settings.ends).copied().chain(by_name(&settings.eos)).collect();
+    let all_ends = ends.iter().chain(&settings.ends).copied().chain(by_name("eos_token", &settings.eos)?).collect();
     let name_of = |id: u32| added.iter().find(|t| t.id == id).map(|t| t.text.clone()).unwrap_or_default();
     let eos_text = settings.eos.clone().or_else(|| ends.first().map(|&id| name_of(id))).unwrap_or_default();
     Ok(Tokenizer(Arc::new(Inner {

@@ -215,12 +215,31 @@ fn end_tokens_come_as_a_list_too() {
     let tokenizer = Tokenizer::from_folder(dir.path(), Some(1), &[2]).unwrap();
     assert_eq!(tokenizer.ends(), [2, 308]);
     assert_eq!(tokenizer.decode(&[282, 308]), "a", "the end's name is no text");
-    let odd = r#"{"eos_token_id": [7, 100000, "x", -1]}"#;
-    let Some(dir) = tiny_with(&[("generation_config.json", odd)]) else { return };
-    assert_eq!(Tokenizer::from_folder(dir.path(), Some(1), &[]).unwrap().ends(), [2, 7, 308]);
-    let Some(dir) = tiny_with(&[("generation_config.json", "{")]) else { return };
-    let error = Tokenizer::from_folder(dir.path(), Some(1), &[2]).map(|_| ()).unwrap_err();
-    assert!(error.message().contains("generation_config.json"), "{error}");
+}
+
+#[test]
+fn ids_and_names_that_are_no_tokens_are_refused_with_their_file_and_key() {
+    let check = |file: &str, text: &str, bos: Option<u32>, ends: &[u32], parts: [&str; 2]| {
+        let Some(dir) = tiny_with(&[(file, text)]) else { return };
+        let error = Tokenizer::from_folder(dir.path(), bos, ends).map(|_| ()).unwrap_err();
+        let message = error.message();
+        assert!(message.contains(file) && parts.iter().all(|part| message.contains(part)), "{text}: {message}");
+    };
+    let generation = "generation_config.json";
+    check(generation, "{", None, &[], ["cannot be read", ""]);
+    for (ids, part) in
+        [("[7, 100000]", "token 100000"), ("[7, \"x\"]", "x"), ("-1", "`-1`"), ("\"2\"", "remove the key")]
+    {
+        check(generation, &format!("{{\"eos_token_id\": {ids}}}"), None, &[], ["eos_token_id", part]);
+    }
+    let config = fs::read_to_string(cases().unwrap_or_default().join("tiny/hf/config.json")).unwrap_or_default();
+    check("config.json", &config, Some(309), &[2], ["`bos_token_id` names token 309", "has 309"]);
+    check("config.json", &config, Some(1), &[2, 5000], ["`eos_token_id` names token 5000", "remove the key"]);
+    let tokenizer = "tokenizer_config.json";
+    check(tokenizer, r#"{"eos_token": "<nope>"}"#, None, &[], ["`eos_token`", "<nope>"]);
+    check(tokenizer, r#"{"bos_token": {"content": "<nope>"}}"#, None, &[], ["`bos_token`", "<nope>"]);
+    check(tokenizer, r#"{"eos_token": 2}"#, None, &[], ["`eos_token`", "neither"]);
+    check(tokenizer, r#"{"add_bos_token": "yes"}"#, None, &[], ["`add_bos_token`", "neither"]);
 }
 
 #[test]

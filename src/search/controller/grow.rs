@@ -3,7 +3,8 @@
 //! A whole answer (a terminal state) is checked once, by the puzzle alone, and never expanded. A beginning that the
 //! puzzle proves wrong is pruned at once where the strategy asks for its partial check.
 
-use super::{Controller, Tokens, finite, round, told};
+use super::wait::told;
+use super::{Controller, Tokens, finite, round};
 use crate::lm::{Completion, Constraint, Finish, GrammarForm, Judgement, Usage};
 use crate::search::evaluate::{Part, checker};
 use crate::search::event::{Author, Event, Reason};

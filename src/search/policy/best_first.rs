@@ -8,12 +8,13 @@
 //!
 //! A thought for which the priority has no result (a value it needs is not there) comes after all others.
 
-use super::{Plan, Step, end, expandable, rank, values};
+use super::memory::Memory;
+use super::{Plan, Step, end, expandable, rank};
 use crate::search::event::Reason;
 use crate::search::tree::{NodeId, ThoughtTree};
 use crate::strategy::Expression;
 
-pub fn next(tree: &ThoughtTree, plan: &Plan, priority: &Expression, width: usize) -> Step {
+pub fn next(tree: &ThoughtTree, plan: &Plan, priority: &Expression, width: usize, memory: &mut Memory) -> Step {
     let waiting: Vec<NodeId> = tree.live().filter(|(_, n)| expandable(n, plan)).map(|(id, _)| id).collect();
     if waiting.is_empty() {
         return end(tree, plan);
@@ -21,7 +22,7 @@ pub fn next(tree: &ThoughtTree, plan: &Plan, priority: &Expression, width: usize
     if waiting.len() <= width.min(1) {
         return Step::Expand(waiting);
     }
-    let priorities = match priorities(tree, &waiting, priority) {
+    let priorities = match memory.numbers(priority, tree, &waiting) {
         Ok(priorities) => priorities,
         Err(message) => return Step::End(Reason::Failed { message }),
     };
@@ -34,17 +35,6 @@ pub fn next(tree: &ThoughtTree, plan: &Plan, priority: &Expression, width: usize
     ordered.truncate(width);
     ordered.sort_by(better);
     Step::Expand(ordered.into_iter().map(|(_, id)| id).collect())
-}
-
-/// The priority of each thought. The default, `score` alone, is read from the tree: working out an expression for all that
-/// wait, at every step, is most of what a large tree costs.
-fn priorities(tree: &ThoughtTree, waiting: &[NodeId], priority: &Expression) -> Result<Vec<Option<f64>>, String> {
-    if priority.text().trim() == "score" {
-        return Ok(waiting.iter().map(|&id| tree.node(id).score).collect());
-    }
-    let run = values::run(tree);
-    let rows: Vec<_> = waiting.iter().map(|&id| values::thought(tree, id, &run)).collect();
-    priority.numbers(&rows)
 }
 
 #[cfg(test)]

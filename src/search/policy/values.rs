@@ -3,8 +3,8 @@
 //! `strategy/expression.rs` lists them with what they mean; a test holds the two against each other.
 
 use super::rank;
-use crate::search::tree::{NodeId, Status, ThoughtTree};
-use crate::strategy::Values;
+use crate::search::tree::{Node, NodeId, Status, ThoughtTree};
+use crate::strategy::{Scope, Values};
 
 /// Values of the run. O(thoughts).
 pub fn run(tree: &ThoughtTree) -> Values {
@@ -21,34 +21,73 @@ pub fn run(tree: &ThoughtTree) -> Values {
     ]
 }
 
-/// Values of one thought, with those of the run. O(depth + siblings).
+/// Values of one thought, with those of the run, each worked out by itself.
+#[cfg(test)]
 pub fn thought(tree: &ThoughtTree, id: NodeId, run: &Values) -> Values {
+    let of_path = |of: fn(&Node) -> Option<f64>| tree.path(id).into_iter().map(move |at| of(tree.node(at)));
+    let value = |name: &str| match name {
+        "path_score" => of_path(|node| node.score).product(),
+        "path_logprob" => of_path(|node| node.logprob).sum(),
+        name => one(tree, id, name, run),
+    };
+    names().into_iter().filter_map(|name| Some((name, value(name)?))).collect()
+}
+
+/// The value of that name, of those that are no sum over the path; `None` where the thought has none. O(1), a rank O(siblings).
+fn one(tree: &ThoughtTree, id: NodeId, name: &str, run: &Values) -> Option<f64> {
     let node = tree.node(id);
-    let mut values = run.clone();
-    values.push(("depth", node.depth as f64));
-    values.push(("length", node.text.chars().count() as f64));
-    values.push(("repeats", f64::from(node.repeats)));
-    values.push(("visits", node.visits as f64));
-    values.extend(node.score.map(|score| ("score", score)));
-    values.extend(node.logprob.map(|logprob| ("logprob", logprob)));
-    values.extend(node.value().map(|value| ("value", value)));
-    let checked = node.parts.iter().find(|part| part.evaluator == "checker").and_then(|part| part.value);
-    // The checker's score is 1 / (1 + errors).
-    values.extend(checked.filter(|v| *v > 0.0).map(|v| ("errors", (1.0 / v - 1.0).round())));
-    if let Some(parent) = node.parent {
-        let above = tree.node(parent);
-        values.push(("siblings", (above.children.len() - 1) as f64));
-        let before = above.children.iter().filter(|&&other| other != id && rank(tree, other, id).is_lt()).count();
-        values.push(("rank", (before + 1) as f64));
-        let parent_score = if parent == NodeId::ROOT { Some(1.0) } else { above.score };
-        values.extend(parent_score.map(|score| ("parent_score", score)));
+    match name {
+        "score" => node.score,
+        "depth" => Some(node.depth as f64),
+        "errors" => {
+            let checked = node.parts.iter().find(|part| part.evaluator == "checker").and_then(|part| part.value);
+            // The checker's score is 1 / (1 + errors).
+            checked.filter(|v| *v > 0.0).map(|v| (1.0 / v - 1.0).round())
+        }
+        "length" => Some(node.text.chars().count() as f64),
+        "logprob" => node.logprob,
+        "parent_score" if node.parent? == NodeId::ROOT => Some(1.0),
+        "parent_score" => tree.node(node.parent?).score,
+        "rank" => {
+            let family = tree.node(node.parent?).children.iter();
+            Some((family.filter(|&&other| other != id && rank(tree, other, id).is_lt()).count() + 1) as f64)
+        }
+        "repeats" => Some(f64::from(node.repeats)),
+        "siblings" => Some((tree.node(node.parent?).children.len() - 1) as f64),
+        "value" => node.value(),
+        "visits" => Some(node.visits as f64),
+        _ => run.iter().find(|(known, _)| *known == name).map(|&(_, value)| value),
     }
-    let path = tree.path(id);
-    let scores: Option<f64> = path.iter().map(|&at| tree.node(at).score).product();
-    values.extend(scores.map(|score| ("path_score", score)));
-    let logprobs: Option<f64> = path.iter().map(|&at| tree.node(at).logprob).sum();
-    values.extend(logprobs.map(|logprob| ("path_logprob", logprob)));
-    values
+}
+
+/// All names.
+pub fn names() -> Vec<&'static str> {
+    Scope::Thought.names()
+}
+
+/// The values of these names for each of these thoughts, thought after thought. O(thoughts) beside the ranks.
+pub fn table(tree: &ThoughtTree, ids: &[NodeId], names: &[&'static str]) -> Vec<Option<f64>> {
+    let run = if names.iter().any(|name| Scope::Run.names().contains(name)) { run(tree) } else { Vec::new() };
+    // Sums over paths are those of the parents with one more.
+    let sums = |name: &'static str, of: fn(&Node) -> Option<f64>, none: f64, join: fn(f64, f64) -> f64| {
+        let mut sums: Vec<Option<f64>> = Vec::new();
+        for (_, node) in tree.iter().filter(|_| names.contains(&name)) {
+            sums.push(match node.parent {
+                None => Some(none),
+                Some(parent) => sums[parent.index()].zip(of(node)).map(|(above, own)| join(above, own)),
+            });
+        }
+        sums
+    };
+    let nothing = std::iter::empty::<f64>;
+    let scores = sums("path_score", |node| node.score, nothing().product(), |above, own| above * own);
+    let logprobs = sums("path_logprob", |node| node.logprob, nothing().sum(), |above, own| above + own);
+    let value = |id: NodeId, name: &str| match name {
+        "path_score" => scores[id.index()],
+        "path_logprob" => logprobs[id.index()],
+        name => one(tree, id, name, &run),
+    };
+    ids.iter().flat_map(|&id| names.iter().map(move |name| (id, *name))).map(|(id, name)| value(id, name)).collect()
 }
 
 #[cfg(test)]
@@ -56,7 +95,6 @@ mod tests {
     use super::super::tests::tree;
     use super::*;
     use crate::search::event::{Event, ScorePart};
-    use crate::strategy::Scope;
 
     #[test]
     fn every_listed_value_is_there_and_no_other() {

@@ -10,7 +10,7 @@ use crate::kv::PAGE_TOKENS;
 use crate::kv::residency::Eviction;
 
 /// Blocks that the kernel which reads the host tier is tried with. As few as reach the link's speed within
-/// a fiftieth are best, since the step has the others.
+/// a twentieth are best, since the step has the others.
 pub const LINK_BLOCKS: [u32; 4] = [4, 8, 16, 32];
 
 /// The card's tier of a method that selects.
@@ -161,10 +161,10 @@ pub fn plan(bytes: u64, selection: &Selection, pages: usize, shape: &Shape) -> R
     Ok(Plan { layout: Layout::turns(shape.layers, resident, ring), whole_layers, frames, keeps, stamps, partial })
 }
 
-/// The fewest blocks that are within a fiftieth of the quickest.
+/// The fewest blocks that are within a twentieth of the quickest.
 pub fn fewest(times: &[(u32, f64)]) -> u32 {
     let best = times.iter().map(|t| t.1).fold(f64::INFINITY, f64::min);
-    times.iter().find(|t| t.1 <= 1.02 * best).map_or(LINK_BLOCKS[0], |t| t.0)
+    times.iter().find(|t| t.1 <= 1.05 * best).map_or(LINK_BLOCKS[0], |t| t.0)
 }
 
 #[cfg(test)]

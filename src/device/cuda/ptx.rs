@@ -151,9 +151,8 @@ mod tests {
         for (source, text) in [("head.cu", HEAD), ("offload.cu", OFFLOAD)] {
             assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
         }
-        let select_line = |source| {
-            hash_line(&[source, "select.cuh", "bounded.cuh", "keep.cuh", "state.cuh", "tensor.cuh"])
-        };
+        let select_line =
+            |source| hash_line(&[source, "select.cuh", "bounded.cuh", "keep.cuh", "state.cuh", "tensor.cuh"]);
         for number in [Number::F16, Number::Bf16] {
             for (source, text) in [("int4.cu", int4(number)), ("heavy.cu", heavy(number))] {
                 assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");

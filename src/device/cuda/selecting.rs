@@ -296,7 +296,9 @@ impl Selecting {
             kept: self.keeping.kept(layer),
         };
         // SAFETY: the kernel takes one `Put`; slots were checked against the pages.
-        unsafe { gpu.launch(self.kernels.put_partial, grid(rows, self.kv_heads, 1, 256), &mut [(&raw mut args).cast()]) }
+        unsafe {
+            gpu.launch(self.kernels.put_partial, grid(rows, self.kv_heads, 1, 256), &mut [(&raw mut args).cast()])
+        }
     }
 
     /// Keeps partial keys of tokens that the host tier has already.
@@ -353,7 +355,10 @@ impl Selecting {
     pub fn expect(&mut self, gpu: &Gpu, store: &Store, soon: &[PageId], later: &[PageId]) {
         let pages = (soon.iter().map(|page| page.0), later.iter().map(|page| page.0));
         // What the last step drops of rows that are written anew may be under way.
-        let moved = gpu.bind().and_then(|()| store.wait()).and_then(|()| self.keeping.expect(gpu, store, self.told.pointer(), pages));
+        let moved = gpu
+            .bind()
+            .and_then(|()| store.wait())
+            .and_then(|()| self.keeping.expect(gpu, store, self.told.pointer(), pages));
         self.late = self.late.take().or(moved.err());
     }
 

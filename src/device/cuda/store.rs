@@ -552,12 +552,7 @@ impl Store {
     }
 
     /// The last rows of a layer, once what was brought to their place before has been `read`.
-    pub fn end_rows(
-        &mut self,
-        layer: usize,
-        read: &CudaEvent,
-        launch: impl FnOnce(&Gpu) -> Result<()>,
-    ) -> Result<()> {
+    pub fn end_rows(&mut self, layer: usize, read: &CudaEvent, launch: impl FnOnce(&Gpu) -> Result<()>) -> Result<()> {
         let Some((tier, at)) = self.tier.as_mut().zip(layer.checked_sub(self.layout.resident)) else { return Ok(()) };
         tier.down.wait_for(read)?;
         launch(&tier.down)?;

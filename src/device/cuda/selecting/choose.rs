@@ -98,7 +98,11 @@ impl Selecting {
         let (chosen, host) = (&self.chosen[layer % 2], store.host(layer));
         store.begin_rows(layer, [&chosen.ready, &chosen.read], |down| self.gather(down, host, layer, false))?;
         self.late_rows = Some(layer);
-        if layer == self.whole_layers || self.attended == Some(layer - 1) { self.bring_late(store, layer) } else { Ok(()) }
+        if layer == self.whole_layers || self.attended == Some(layer - 1) {
+            self.bring_late(store, layer)
+        } else {
+            Ok(())
+        }
     }
 
     /// Has the rest of a layer brought, if that is still to be done: the attention of the layer before is launched.

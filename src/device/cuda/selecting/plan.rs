@@ -93,7 +93,8 @@ impl Split {
             true => (2 * wanted, 2 * wanted + wanted / 16),
             false => (wanted + wanted / 16, wanted + wanted / 8),
         };
-        (self.of_set > 0 && least > self.stage && self.stage < Self::most(frames)).then(|| Self::of(frames, room, sizes))
+        (self.of_set > 0 && least > self.stage && self.stage < Self::most(frames))
+            .then(|| Self::of(frames, room, sizes))
     }
 
     pub fn layer_frames(&self, kv_heads: usize) -> usize {

@@ -53,9 +53,11 @@ for source in int4 heavy; do
     compile "$source.cu" 80 "${source}_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"
   done
 done
-hash=$(cat select.cu bounded.cuh keep.cuh state.cuh tensor.cuh | sha256sum | cut -d ' ' -f 1)
-for type in F16 Bf16; do
-  compile select.cu 80 "select_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"
+for source in select picked; do
+  hash=$(cat "$source.cu" select.cuh bounded.cuh keep.cuh state.cuh tensor.cuh | sha256sum | cut -d ' ' -f 1)
+  for type in F16 Bf16; do
+    compile "$source.cu" 80 "${source}_$(echo "$type" | tr FB fb)" -DKERNEL_TYPE="$type"
+  done
 done
 for source in head offload; do
   hash=$(own_hash "$source.cu")

@@ -240,32 +240,112 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) score_kept(const __grid
 }
 
 // The largest of each of four numbers over the block, or their sums; `shared` has room for four numbers a warp.
-template <bool SUM> __device__ __forceinline__ void reduce(float (&x)[4], float (*shared)[4], u32 warps) {
+template <bool SUM> __device__ __forceinline__ void reduce(float (&x)[4], float4* shared, u32 warps) {
+    const u32 lane = threadIdx.x % 32;
+    auto over_warp = [&]() {
 #pragma unroll
-    for (int g = 0; g < 4; g++) {
+        for (int g = 0; g < 4; g++) {
 #pragma unroll
-        for (int s = 16; s; s /= 2) {
-            const float other = __shfl_xor_sync(~0u, x[g], s);
-            x[g] = SUM ? x[g] + other : fmaxf(x[g], other);
+            for (int s = 16; s; s /= 2) {
+                const float other = __shfl_xor_sync(~0u, x[g], s);
+                x[g] = SUM ? x[g] + other : fmaxf(x[g], other);
+            }
         }
-    }
+    };
+    over_warp();
     __syncthreads();
-    if (threadIdx.x % 32 == 0) {
-#pragma unroll
-        for (int g = 0; g < 4; g++) shared[threadIdx.x / 32][g] = x[g];
-    }
+    if (lane == 0) shared[threadIdx.x / 32] = make_float4(x[0], x[1], x[2], x[3]);
     __syncthreads();
-#pragma unroll
-    for (int g = 0; g < 4; g++) {
-        x[g] = SUM ? 0.0f : NEG_INF;
-        for (u32 w = 0; w < warps; w++) x[g] = SUM ? x[g] + shared[w][g] : fmaxf(x[g], shared[w][g]);
-    }
+    const float none = SUM ? 0.0f : NEG_INF;
+    const float4 of_warp = lane < warps ? shared[lane] : make_float4(none, none, none, none);
+    x[0] = of_warp.x, x[1] = of_warp.y, x[2] = of_warp.z, x[3] = of_warp.w;
+    over_warp();
 }
 
-// A block of LISTERS threads a K/V head: its rows one after the other.
+// Room of a block that lets tokens go.
+struct Going {
+    u32 counts[LIST_WARPS], histogram[256], prefix, left;
+};
+
+// Of a row's n listed tokens, `past` of which it still has, all but `budget` go: of those before the newest budget / 2 the ones with
+// the smallest sums, the older of equal ones. By radix, a byte of the sums at a time; each warp has a stretch of the list.
+__device__ __noinline__ void let_go(const u32* list, float* sums, u32* keys, u32 n, u32 past, u32 budget, Going& room) {
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, below = (1u << lane) - 1;
+    const u32 stretch = (n + LISTERS - 1) / LISTERS * 32, begin = warp * stretch, gone = past - budget, old = past - budget / 2;
+    u32 own = 0, all;
+    for (u32 i = 0; i < stretch; i += 32) {
+        const u32 t = begin + i + lane;
+        own += __popc(__ballot_sync(~0u, t < n && sums[list[t]] >= 0.0f));
+    }
+    __syncthreads();
+    if (lane == 0) room.counts[warp] = own;
+    __syncthreads();
+    u32 rank = before(room.counts, warp, all);
+    for (u32 i = 0; i < stretch; i += 32) {
+        const u32 t = begin + i + lane;
+        const float sum = t < n ? sums[list[t]] : GONE;
+        const u32 votes = __ballot_sync(~0u, sum >= 0.0f);
+        const bool may_go = sum >= 0.0f && rank + __popc(votes & below) < old;
+        rank += __popc(votes);
+        if (t < n) keys[t] = may_go ? __float_as_uint(sum) : ~0u;
+    }
+    if (threadIdx.x == 0) room.prefix = 0, room.left = gone;
+    for (int shift = 24; shift >= 0; shift -= 8) {
+        for (u32 i = threadIdx.x; i < 256; i += LISTERS) room.histogram[i] = 0;
+        __syncthreads();
+        const u32 known = room.prefix, wanted = room.left;
+        for (u32 t = threadIdx.x; t < n; t += LISTERS) {
+            const u32 key = keys[t];
+            if (key != ~0u && (shift == 24 || key >> (shift + 8) == known >> (shift + 8))) atomicAdd(&room.histogram[key >> shift & 255], 1);
+        }
+        __syncthreads();
+        if (warp == 0) {
+            u32 sum = 0;
+            for (u32 k = 0; k < 8; k++) sum += room.histogram[lane * 8 + k];
+            u32 upto = sum;
+#pragma unroll
+            for (int s = 1; s < 32; s *= 2) {
+                const u32 other = __shfl_up_sync(~0u, upto, s);
+                if (lane >= s) upto += other;
+            }
+            // The lane whose eight bins have the wanted one.
+            if (upto >= wanted && upto - sum < wanted) {
+                u32 rest = wanted - (upto - sum), bin = lane * 8;
+                while (room.histogram[bin] < rest) rest -= room.histogram[bin++];
+                room.prefix = known | bin << shift, room.left = rest;
+            }
+        }
+        __syncthreads();
+    }
+    // All with smaller sums go, and the first `left` of those with this one.
+    const u32 bound = room.prefix, equal = room.left;
+    own = 0;
+    for (u32 i = 0; i < stretch; i += 32) {
+        const u32 t = begin + i + lane;
+        own += __popc(__ballot_sync(~0u, t < n && keys[t] == bound));
+    }
+    if (lane == 0) room.counts[warp] = own;
+    __syncthreads();
+    u32 tie = before(room.counts, warp, all);
+    for (u32 i = 0; i < stretch; i += 32) {
+        const u32 t = begin + i + lane, key = t < n ? keys[t] : ~0u;
+        const u32 tied = __ballot_sync(~0u, key == bound);
+        if (key < bound || (key == bound && tie + __popc(tied & below) < equal)) sums[list[t]] = GONE;
+        tie += __popc(tied);
+    }
+    __syncthreads();
+}
+
+#define HELD 4             // tokens of a row that a thread has in its registers
+#define FEW 8              // tokens that go one by one
+
+// A block of LISTERS threads a K/V head: its rows one after the other, since what one lets go is gone for the next. A row of up to
+// HELD * LISTERS tokens is read once, every LISTERS-th token by a thread.
 extern "C" __global__ void __launch_bounds__(LISTERS) keep_heavy(const __grid_constant__ Heavy a) {
-    __shared__ float shared[LIST_WARPS][4];
-    __shared__ u32 counts[LIST_WARPS], histogram[256], prefix, left;
+    __shared__ float4 shared[LIST_WARPS];
+    __shared__ Going room;
+    __shared__ u32 counts[HELD][LIST_WARPS];
+    __shared__ u64 smallest[2][LIST_WARPS];
     const u32 head = blockIdx.x, warp = threadIdx.x / 32, lane = threadIdx.x % 32, below = (1u << lane) - 1;
     float* sums = a.sums + (u64)head * a.slots;
     u32* keys = a.keys + (u64)head * a.stride;
@@ -273,80 +353,139 @@ extern "C" __global__ void __launch_bounds__(LISTERS) keep_heavy(const __grid_co
     for (u32 row = 0; row < a.rows; row++) {
         const u32 n = a.counts[row * a.kv_heads + head], budget = a.budgets[row];
         const u32* list = a.lists + ((u64)row * a.kv_heads + head) * a.stride;
-        const u32 stretch = (n + LISTERS - 1) / LISTERS * 32, begin = warp * stretch;
-        // What rows before this one let go is gone.
-        u32 own = 0;
-        for (u32 i = 0; i < stretch; i += 32) {
-            const u32 t = begin + i + lane;
-            own += __popc(__ballot_sync(~0u, t < n && sums[list[t]] >= 0.0f));
-        }
-        if (lane == 0) counts[warp] = own;
-        __syncthreads();
-        u32 past, rank = before(counts, warp, past);
-        if (past > budget) {
-            // Of all but the newest, `gone` go: those with the smallest sums, the older of equal ones.
-            const u32 gone = past - budget, old = past - budget / 2;
-            for (u32 i = 0; i < stretch; i += 32) {
-                const u32 t = begin + i + lane;
-                const float sum = t < n ? sums[list[t]] : GONE;
-                const u32 votes = __ballot_sync(~0u, sum >= 0.0f);
-                const bool may_go = sum >= 0.0f && rank + __popc(votes & below) < old;
-                rank += __popc(votes);
-                if (t < n) keys[t] = may_go ? __float_as_uint(sum) : ~0u;
-            }
-            if (threadIdx.x == 0) prefix = 0, left = gone;
-            for (int shift = 24; shift >= 0; shift -= 8) {
-                for (u32 i = threadIdx.x; i < 256; i += LISTERS) histogram[i] = 0;
-                __syncthreads();
-                const u32 known = prefix, wanted = left;
-                for (u32 t = threadIdx.x; t < n; t += LISTERS) {
-                    const u32 key = keys[t];
-                    if (key != ~0u && (shift == 24 || key >> (shift + 8) == known >> (shift + 8))) atomicAdd(&histogram[key >> shift & 255], 1);
-                }
-                __syncthreads();
-                if (warp == 0) {
-                    u32 sum = 0;
-                    for (u32 k = 0; k < 8; k++) sum += histogram[lane * 8 + k];
-                    u32 upto = sum;
+        float* weights = a.weights + ((u64)row * a.kv_heads * a.group + head * a.group) * a.stride;
+        // The own token is kept, and comes last.
+        const u32 own_slot = a.slot_of[(u64)row * a.stride + a.positions[row]];
+        before_them += a.positions[row];
+        if (n < HELD * LISTERS) {
+            u32 slot[HELD];
+            float sum[HELD], w[HELD][4];
+            bool kept[HELD];
 #pragma unroll
-                    for (int s = 1; s < 32; s *= 2) {
-                        const u32 other = __shfl_up_sync(~0u, upto, s);
-                        if (lane >= s) upto += other;
-                    }
-                    // The lane whose eight bins have the wanted one.
-                    if (upto >= wanted && upto - sum < wanted) {
-                        u32 rest = wanted - (upto - sum), bin = lane * 8;
-                        while (histogram[bin] < rest) rest -= histogram[bin++];
-                        prefix = known | bin << shift, left = rest;
+            for (int e = 0; e < HELD; e++) {
+                const u32 t = e * LISTERS + threadIdx.x;
+                slot[e] = t < n ? list[t] : own_slot;
+#pragma unroll
+                for (int g = 0; g < 4; g++) w[e][g] = t <= n && g < a.group ? weights[(u64)g * a.stride + t] : NEG_INF;
+            }
+            u32 past = 0;
+#pragma unroll
+            for (int e = 0; e < HELD; e++) {
+                const u32 t = e * LISTERS + threadIdx.x;
+                sum[e] = t <= n ? sums[slot[e]] : GONE;
+                kept[e] = t < n && sum[e] >= 0.0f;
+                const u32 votes = __ballot_sync(~0u, kept[e]);
+                if (lane == 0) counts[e][warp] = __popc(votes);
+            }
+            __syncthreads();
+            // How many are kept before a thread's own.
+            u32 rank[HELD];
+#pragma unroll
+            for (int e = 0; e < HELD; e++) {
+                u32 upto = counts[e][lane];
+#pragma unroll
+                for (int s = 1; s < 32; s *= 2) {
+                    const u32 other = __shfl_up_sync(~0u, upto, s);
+                    if (lane >= s) upto += other;
+                }
+                const u32 warps_before = __shfl_sync(~0u, upto, (warp + 31) % 32);
+                rank[e] = past + (warp ? warps_before : 0) + __popc(__ballot_sync(~0u, kept[e]) & below);
+                past += __shfl_sync(~0u, upto, 31);
+            }
+            if (past > budget) {
+                const u32 gone = past - budget, old = past - budget / 2;
+                if (gone > FEW) {
+                    let_go(list, sums, keys, n, past, budget, room);
+#pragma unroll
+                    for (int e = 0; e < HELD; e++) kept[e] = kept[e] && sums[slot[e]] >= 0.0f;
+                } else {
+                    for (u32 k = 0; k < gone; k++) {
+                        u64 least = ~0ull;
+#pragma unroll
+                        for (int e = 0; e < HELD; e++) {
+                            const u64 key = (u64)__float_as_uint(sum[e]) << 32 | (e * LISTERS + threadIdx.x);
+                            if (kept[e] && rank[e] < old && key < least) least = key;
+                        }
+                        for (int round = 0; round < 2; round++) {
+#pragma unroll
+                            for (int s = 16; s; s /= 2) {
+                                const u64 other = __shfl_xor_sync(~0u, least, s);
+                                least = other < least ? other : least;
+                            }
+                            if (round) break;
+                            if (lane == 0) smallest[k % 2][warp] = least;
+                            __syncthreads();
+                            least = smallest[k % 2][lane];
+                        }
+                        const u32 goes = (u32)least;
+#pragma unroll
+                        for (int e = 0; e < HELD; e++) {
+                            if (goes == e * LISTERS + threadIdx.x) kept[e] = false, sums[slot[e]] = GONE;
+                        }
                     }
                 }
-                __syncthreads();
+                past = budget;
             }
-            // All with smaller sums go, and the first `left` of those with this one.
-            const u32 bound = prefix, equal = left;
-            own = 0;
-            for (u32 i = 0; i < stretch; i += 32) {
-                const u32 t = begin + i + lane;
-                own += __popc(__ballot_sync(~0u, t < n && keys[t] == bound));
+            attended += past;
+#pragma unroll
+            for (int e = 0; e < HELD; e++) kept[e] = kept[e] || e * LISTERS + threadIdx.x == n;
+            for (u32 first = 0; first < a.group; first += 4) {
+                float* to = weights + (u64)first * a.stride;
+                float top[4] = {NEG_INF, NEG_INF, NEG_INF, NEG_INF}, all[4] = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll
+                for (int e = 0; e < HELD; e++) {
+#pragma unroll
+                    for (int g = 0; g < 4; g++) {
+                        const u32 t = e * LISTERS + threadIdx.x;
+                        if (first) w[e][g] = t <= n && first + g < a.group ? to[(u64)g * a.stride + t] : NEG_INF;
+                        if (kept[e]) top[g] = fmaxf(top[g], w[e][g]);
+                    }
+                }
+                reduce<false>(top, shared, LIST_WARPS);
+#pragma unroll
+                for (int e = 0; e < HELD; e++) {
+#pragma unroll
+                    for (int g = 0; g < 4; g++) {
+                        w[e][g] = kept[e] && first + g < a.group ? expf(w[e][g] - top[g]) : 0.0f;
+                        all[g] += w[e][g];
+                    }
+                }
+                reduce<true>(all, shared, LIST_WARPS);
+#pragma unroll
+                for (int e = 0; e < HELD; e++) {
+                    const u32 t = e * LISTERS + threadIdx.x;
+#pragma unroll
+                    for (int g = 0; g < 4; g++) {
+                        if (t > n || first + g >= a.group) continue;
+                        const float share = w[e][g] / all[g];
+                        to[(u64)g * a.stride + t] = share;
+                        sum[e] += share;
+                    }
+                }
             }
-            if (lane == 0) counts[warp] = own;
+#pragma unroll
+            for (int e = 0; e < HELD; e++) {
+                if (kept[e]) sums[slot[e]] = sum[e];
+            }
             __syncthreads();
-            u32 ties, tie = before(counts, warp, ties);
-            for (u32 i = 0; i < stretch; i += 32) {
-                const u32 t = begin + i + lane, key = t < n ? keys[t] : ~0u;
-                const u32 tied = __ballot_sync(~0u, key == bound);
-                if (key < bound || (key == bound && tie + __popc(tied & below) < equal)) sums[list[t]] = GONE;
-                tie += __popc(tied);
-            }
+            continue;
+        }
+        u32 past = 0;
+        for (u32 t = threadIdx.x; t < n; t += LISTERS) past += sums[list[t]] >= 0.0f;
+#pragma unroll
+        for (int s = 16; s; s /= 2) past += __shfl_xor_sync(~0u, past, s);
+        if (lane == 0) room.counts[warp] = past;
+        __syncthreads();
+        before(room.counts, 0, past);
+        if (past > budget) {
+            let_go(list, sums, keys, n, past, budget, room);
             past = budget;
         }
         __syncthreads();
-        attended += past, before_them += a.positions[row];
-        // The own token is kept, and comes last.
-        const u32 own_slot = a.slot_of[(u64)row * a.stride + a.positions[row]];
+        attended += past;
         for (u32 first = 0; first < a.group; first += 4) {
             const u32 many = a.group - first < 4 ? a.group - first : 4;
-            float* w = a.weights + ((u64)row * a.kv_heads * a.group + head * a.group + first) * a.stride;
+            float* w = weights + (u64)first * a.stride;
             float top[4] = {NEG_INF, NEG_INF, NEG_INF, NEG_INF}, all[4] = {0.0f, 0.0f, 0.0f, 0.0f};
             for (u32 t = threadIdx.x; t <= n; t += LISTERS) {
                 if (t < n && !(sums[list[t]] >= 0.0f)) continue;
@@ -458,7 +597,7 @@ extern "C" __global__ void __launch_bounds__(WARPS * 32) sum_kept(const __grid_c
 
 // A block of 256 threads a (row, query head): scores of a whole path become weights; tokens that are gone have none.
 extern "C" __global__ void __launch_bounds__(256) weigh_all(const __grid_constant__ Heavy a) {
-    __shared__ float shared[8][4];
+    __shared__ float4 shared[8];
     const u32 row = blockIdx.x, past = a.positions[row];
     float* w = a.weights + ((u64)row * a.kv_heads * a.group + blockIdx.y) * a.stride;
     float top[4] = {NEG_INF, NEG_INF, NEG_INF, NEG_INF}, all[4] = {0.0f, 0.0f, 0.0f, 0.0f};

@@ -3,7 +3,8 @@
 //
 // Rows (K and V of one token and K/V head) lie in frames of one pool. A selecting layer has frames of its own, in *sets*: a
 // set serves one K/V head and every `groups`-th page, so a block can settle it alone. What finds no frame of its layer is
-// brought to a *stage* that layers take turns in, and is gone after the layer; what finds none there is read in place.
+// brought to a *stage*, and is gone after the layer; what finds no frame there is read in place. Layers take turns in filling the
+// stage from either end, so that one comes while the one before is read, and where the two meet waits until that is done.
 //
 //   settle     a layer's choice: which rows are here, which come, which go for them; the list of what is to be brought
 //   forget     rows of pages leave
@@ -17,6 +18,8 @@
 #include "keep.cuh"
 
 #define SETTLERS 512
+#define PAGES (SETTLERS / 16)  // pages of a set that its block has a thread for each token of
+#define AT_ONCE 4
 #define MOST_USES 15
 // Places in the order in which frames go: 0 is free, then by uses or by age.
 #define LEVELS 256
@@ -26,13 +29,18 @@ struct Keep {
     u32* bits;      // [kv_head][page]: tokens that any row wants; in the upper half those of them that get a frame of the stage
     u32* starts;    // [kv_head][page]: the first of these frames
     Kept kept;
-    u32* total;     // rows to be brought, then frames of the stage that were asked for; zeros at first
-    uint2* brought; // [capacity and all frames of the layer]: slot * kv_heads + kv_head, frame of the pool
+    u32* total;     // rows to be brought to the layer's frames, frames of the stage that were asked for (zeros at first), and those of the layer before
+    const u32* other;  // which stand there
+    uint2* brought; // [all frames of the layer, then capacity]: slot * kv_heads + kv_head, frame of the pool
+    uint2* chunks;  // [set][tiles]: the first row of the stage that SETTLERS of the set's pages have, and how many they have
     u32* moved;     // [page]: rows that cross the link in this step
     u64* told;      // see Told
     u32 first;      // frame of the pool of the layer's first
     u32 stage;      // and of the stage's
     u32 capacity;   // frames of the stage
+    u32 turned;     // whether it is filled from its end
+    u32 own;        // frames of the layer
+    u32 tiles;      // chunks of a set
     u32 step;
 };
 
@@ -68,7 +76,8 @@ __device__ __forceinline__ u32 first_bits(u32 bits, u32 n) {
 extern "C" __global__ void __launch_bounds__(SETTLERS) settle(const __grid_constant__ Keep a) {
     __shared__ u32 misses[MOST_USES + 1], victims[LEVELS], sums[SETTLERS / 32];
     __shared__ u32 worn, count, level_bound, level_left, uses_bound, uses_left, stage_first, list_first;
-    __shared__ u16 given[MOST_FRAMES];
+    __shared__ u16 given[MOST_FRAMES], better[SETTLERS], tied[SETTLERS], worse[SETTLERS];
+    __shared__ u32 stay_first[SETTLERS], pass_first[SETTLERS];
     const Kept& kept = a.kept;
     const u32 set = blockIdx.x, head = set / kept.groups, group = set % kept.groups, pages = kept.pages;
     const u32 words = pages > group ? (pages - group - 1) / kept.groups + 1 : 0, n = kept.frames;
@@ -81,20 +90,31 @@ extern "C" __global__ void __launch_bounds__(SETTLERS) settle(const __grid_const
         if (i <= MOST_USES) misses[i] = 0;
     }
     if (threadIdx.x == 0) worn = 0;
+    if (set == 0 && threadIdx.x == 0) a.total[2] = *a.other;
+    for (u32 i = threadIdx.x; i < a.tiles; i += SETTLERS) a.chunks[set * a.tiles + i] = make_uint2(0, 0);
     __syncthreads();
 
-    // What is wanted has been used once more, here or not.
+    // What is wanted has been used once more, here or not. Sixteen threads a page, a token each; several pages on their way at once.
+    const u32 warp = threadIdx.x / 32, token = threadIdx.x % 16;
     u32 hits = 0;
-    for (u32 j = threadIdx.x; j < words; j += SETTLERS) {
-        const u32 page = group + j * kept.groups;
-        for (u32 wanted = bits[page] & 0xffff; wanted; wanted &= wanted - 1) {
+    for (u32 first = threadIdx.x / 16; first < words; first += AT_ONCE * PAGES) {
+        u32 wanted[AT_ONCE], own[AT_ONCE];
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            const u32 j = first + k * PAGES;
+            wanted[k] = j < words ? bits[group + j * kept.groups] >> token & 1 : 0;
+        }
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) own[k] = wanted[k] && state ? state[(group + (first + k * PAGES) * kept.groups) * 16 + token] : 0;
+#pragma unroll
+        for (int k = 0; k < AT_ONCE; k++) {
+            if (!wanted[k]) continue;
             u32 uses = 0;
             if (state) {
-                u16* own = state + page * 16 + __ffs(wanted) - 1;
-                const u32 frame = *own & MOST_FRAMES;
-                uses = (*own >> 12) + 1;
+                const u32 frame = own[k] & MOST_FRAMES;
+                uses = (own[k] >> 12) + 1;
                 if (uses >= MOST_USES) uses = MOST_USES, worn = 1;
-                *own = (u16)(uses << 12 | frame);
+                state[(group + (first + k * PAGES) * kept.groups) * 16 + token] = (u16)(uses << 12 | frame);
                 if (frame) {
                     hits++;
                     if (stamps && kept.eviction == LRU) stamps[frame - 1] = a.step;
@@ -167,45 +187,68 @@ extern "C" __global__ void __launch_bounds__(SETTLERS) settle(const __grid_const
 
     ties = taken = 0;
     for (u32 first = 0; first < words; first += SETTLERS) {
-        const u32 j = first + threadIdx.x, page = group + j * kept.groups, wanted = j < words ? bits[page] & 0xffff : 0;
-        u32 better = 0, tied = 0, worse = 0;
-        for (u32 rest = wanted; rest; rest &= rest - 1) {
-            const u32 bit = rest & (0u - rest), own = state ? state[page * 16 + __ffs(rest) - 1] : 0;
-            if (own & MOST_FRAMES) continue;
-            if (own >> 12 > uses_bound) better |= bit;
-            else if (own >> 12 == uses_bound) tied |= bit;
-            else worse |= bit;
+        // What is not here, by uses.
+        const u32 tile = words - first < SETTLERS ? words - first : SETTLERS;
+        for (u32 i = warp * 2; i < tile; i += AT_ONCE * PAGES) {
+            u32 own[AT_ONCE];
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                const u32 j = i + k * PAGES + threadIdx.x / 16 % 2, page = group + (first + j) * kept.groups;
+                own[k] = NEVER;
+                if (j < tile && bits[page] >> token & 1) own[k] = state ? state[page * 16 + token] : 0;
+            }
+#pragma unroll
+            for (int k = 0; k < AT_ONCE; k++) {
+                const u32 j = i + k * PAGES + threadIdx.x / 16 % 2, shift = threadIdx.x & 16, uses = own[k] >> 12;
+                const bool lacks = own[k] != NEVER && !(own[k] & MOST_FRAMES);
+                const u32 all_better = __ballot_sync(~0u, lacks && uses > uses_bound), all_tied = __ballot_sync(~0u, lacks && uses == uses_bound);
+                const u32 all_worse = __ballot_sync(~0u, lacks && uses < uses_bound);
+                if (token == 0 && j < tile) {
+                    better[j] = (u16)(all_better >> shift), tied[j] = (u16)(all_tied >> shift), worse[j] = (u16)(all_worse >> shift);
+                }
+            }
         }
-        const u32 rank = ties + before(__popc(tied), sums, all);
+        __syncthreads();
+        const u32 j = threadIdx.x, page = group + (first + j) * kept.groups;
+        u32 stays = 0, passes = 0;
+        const u32 ranked = j < tile ? tied[j] : 0, rank = ties + before(__popc(ranked), sums, all);
         ties += all;
-        const u32 stays = better | first_bits(tied, uses_left > rank ? uses_left - rank : 0);
-        const u32 passes = (better | tied | worse) & ~stays;
+        if (j < tile) {
+            stays = better[j] | first_bits(ranked, uses_left > rank ? uses_left - rank : 0);
+            passes = (better[j] | ranked | worse[j]) & ~stays;
+        }
         u32 all_stay, all_pass;
         const u32 own_stay = before(__popc(stays), sums, all_stay), own_pass = before(__popc(passes), sums, all_pass);
         if (threadIdx.x == 0) {
             stage_first = all_pass ? atomicAdd(&a.total[1], all_pass) : 0;
             const u32 room = a.capacity > stage_first ? a.capacity - stage_first : 0;
             count = all_pass < room ? all_pass : room;
-            list_first = all_stay + count ? atomicAdd(&a.total[0], all_stay + count) : 0;
+            a.chunks[set * a.tiles + first / SETTLERS] = make_uint2(stage_first, count);
+            list_first = all_stay ? atomicAdd(&a.total[0], all_stay) : 0;
         }
         __syncthreads();
-        u32 list = list_first + own_stay, moved = 0;
-        for (u32 rest = stays, i = taken + own_stay; rest; rest &= rest - 1, i++, moved++) {
-            const u32 slot = page * 16 + __ffs(rest) - 1, frame = given[i];
-            holders[frame] = slot + 1;
-            if (stamps) stamps[frame] = a.step;
-            state[slot] = (u16)((state[slot] & 0xf000) | (frame + 1));
-            a.brought[list++] = make_uint2(slot * kept.kv_heads + head, a.first + set * n + frame);
-        }
-        list = list_first + all_stay;
-        for (u32 rest = passes, i = own_pass; rest && i < count; rest &= rest - 1, i++, moved++) {
-            const u32 slot = page * 16 + __ffs(rest) - 1;
-            a.brought[list + i] = make_uint2(slot * kept.kv_heads + head, a.stage + stage_first + i);
-        }
-        if (wanted) {
+        if (j < tile && bits[page]) {
+            const u32 fit = count > own_pass ? count - own_pass : 0, all_own = __popc(passes), moved = __popc(stays) + (all_own < fit ? all_own : fit);
             a.starts[head * pages + page] = stage_first + own_pass;
-            bits[page] = wanted | passes << 16;
+            bits[page] |= passes << 16;
             if (moved) atomicAdd(&a.moved[page], moved);
+        }
+        if (j < tile) better[j] = (u16)stays, tied[j] = (u16)passes, stay_first[j] = own_stay, pass_first[j] = own_pass;
+        __syncthreads();
+        // A frame for each, and a place in the list.
+        for (u32 i = threadIdx.x / 16; i < tile; i += PAGES) {
+            const u32 below = (1u << token) - 1, slot = (group + (first + i) * kept.groups) * 16 + token;
+            if (better[i] >> token & 1) {
+                const u32 at = stay_first[i] + __popc(better[i] & below), frame = given[taken + at];
+                holders[frame] = slot + 1;
+                if (stamps) stamps[frame] = a.step;
+                state[slot] = (u16)((state[slot] & 0xf000) | (frame + 1));
+                a.brought[list_first + at] = make_uint2(slot * kept.kv_heads + head, a.first + set * n + frame);
+            } else if (tied[i] >> token & 1) {
+                const u32 at = pass_first[i] + __popc(tied[i] & below);
+                const u32 frame = stage_frame(a.stage, a.capacity, a.turned, stage_first + at);
+                if (at < count) a.brought[a.own + stage_first + at] = make_uint2(slot * kept.kv_heads + head, frame);
+            }
         }
         taken += all_stay;
         __syncthreads();

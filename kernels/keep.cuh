@@ -21,6 +21,9 @@ struct Kept {
 
 __device__ __forceinline__ u32 set_of(const Kept& kept, u32 head, u32 page) { return head * kept.groups + page % kept.groups; }
 
+// The frame of a stage's i-th row: layers take turns in filling the stage from either end.
+__device__ __forceinline__ u32 stage_frame(u32 stage, u32 capacity, u32 turned, u32 i) { return stage + (turned ? capacity - 1 - i : i); }
+
 // A row that is written anew: what was kept of its slot is another one's.
 __device__ __forceinline__ void drop(const Kept& kept, u32 head, u32 slot) {
     u16* own = kept.state + (u64)head * kept.pages * 16 + slot;

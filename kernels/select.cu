@@ -1,5 +1,5 @@
-// Attention over selected tokens (InfiniGen): partial keys, guessed scores, the choice, the union of what the rows chose,
-// its gathering from the host tier, and attention to that alone. Everything stays on the card: no step waits for the host.
+// The choice of what rows attend to (InfiniGen): partial keys, guessed scores, and the union of what the rows chose. Everything
+// stays on the card: no step waits for the host.
 //
 // A layer's steps, for the rows of a step that select; G query heads to each of the K/V heads, d numbers to a head,
 // c columns to a partial key, two of them in a byte:
@@ -10,31 +10,16 @@
 //   score            expected scores, partial query times partial key
 //   head_tops        each head's largest score, and how many lie within alpha of it
 //   pick             what each token is worth to a K/V head, as a number that orders; the n best tokens of a row and K/V head, by position, and a bit for each in the union
-//   (settle)         a frame for every bit, of those that are kept or of the stage (keep.cu)
-//   gather_rows      K and V of what is to be brought, from the host tier; or once for each row that wants it
-//   attend_picked    attention of a row to its tokens, wherever they lie, and to itself; merge_picked joins its parts
-//   sample_full      now and then attention of a row and K/V head to all tokens; sample_missed says what was missed
 //
-// K/V is [page][kv_head][K|V][16][d] in both tiers, a slot page * 16 + offset; frames are [K|V][d].
-#include "bounded.cuh"
-#include "keep.cuh"
-
-#ifndef KERNEL_TYPE
-#define KERNEL_TYPE F16
-#endif
-typedef KERNEL_TYPE T;
-
-// Tokens of a path that lie in one page.
-struct Run {
-    u32 row, start, len, page;
-};
+// Then settle (keep.cu) gives every bit a frame, and picked.cu brings and attends.
+#include "select.cuh"
 
 struct Select {
     const u16* q;          // [batch rows][kv_heads * G][d]: whose scores are guessed
     const float* basis;    // [kv_head][d][c]
     const unsigned char* codes;  // [page][kv_head][pairs][16]
     const u16* scales;     // [page][kv_head][16], float16
-    float* projected;      // [rows][kv_heads * G][c]
+    float* projected;      // [rows][kv_heads * G][2 * pairs]
     const Run* runs;       // of all selecting rows, in order
     u32* slot_of;          // [rows][stride]
     float* scores;         // [rows][kv_heads * G][stride]
@@ -46,7 +31,7 @@ struct Select {
     const u32* caps;       // [rows]: the most it may take
     u32* lists;            // [rows][kv_heads][list_stride]: slots by position
     u32* counts;           // [rows][kv_heads]
-    u32* bits;             // [kv_head][page]: tokens that any row wants, and the two numbers of Keep's total
+    u32* bits;             // [kv_head][page]: tokens that any row wants, and the three numbers of Keep's total
     u64* told;             // see Told
     float alpha, scale;
     u32 rows, run_count, group, kv_heads, head_size, columns, pairs, pages, stride, list_stride, all;
@@ -74,68 +59,88 @@ struct Put {
     Kept kept;
 };
 
-// A block of 128 threads a new token, a warp a K/V head at a time, lanes over columns.
-extern "C" __global__ void put_partial(const __grid_constant__ Put a) {
-    __shared__ float keys[4][128];
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_size, c = a.columns;
+#define SLICES 8           // warps: each sums over an eighth of the d numbers, which is four at least
+
+// A block of SLICES warps a (new token, K/V head), lanes over columns.
+extern "C" __global__ void __launch_bounds__(SLICES * 32) put_partial(const __grid_constant__ Put a) {
+    __shared__ float key[128], part[SLICES][128];
+    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, head = blockIdx.y, d = a.head_size, c = a.columns, many = d / SLICES;
     const u32 from = a.from_slots[blockIdx.x], to = a.to_slots[blockIdx.x];
-    for (u32 head = warp; head < a.kv_heads; head += 4) {
-        const u16* key = a.kv + (((u64)(from / 16) * a.kv_heads + head) * 2 * 16 + from % 16) * d;
-        for (u32 i = lane; i < d; i += 32) keys[warp][i] = widen<T>(key[i]);
-        __syncwarp();
-        float sums[4], most = 0.0f;
-#pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const u32 column = lane + 32 * k;
-            sums[k] = 0.0f;
-            if (column < c) {
-                const float* basis = a.basis + (u64)head * d * c + column;
+    const u16* numbers = a.kv + (((u64)(from / 16) * a.kv_heads + head) * 2 * 16 + from % 16) * d;
+    if (threadIdx.x < d) key[threadIdx.x] = widen<T>(numbers[threadIdx.x]);
+    __syncthreads();
+    for (u32 column = lane; column < c; column += 32) {
+        const float* basis = a.basis + ((u64)head * d + warp * many) * c + column;
+        float sum = 0.0f;
 #pragma unroll 16
-                for (u32 i = 0; i < d; i++) sums[k] += keys[warp][i] * basis[(u64)i * c];
-                sums[k] -= a.centre[head * c + column];
-            }
-            most = fmaxf(most, fabsf(sums[k]));
-        }
+        for (u32 i = 0; i < many; i++) sum += key[warp * many + i] * basis[(u64)i * c];
+        part[warp][column] = sum;
+    }
+    __syncthreads();
+    if (warp > 0) return;
+    float sums[4], most = 0.0f;
 #pragma unroll
-        for (int s = 16; s; s /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, s));
-        const u16 scale = half_of(most / 7.0f);
-        const float wide = widen<F16>(scale), inverse = wide == 0.0f ? 0.0f : 1.0f / wide;
-        const u64 at = ((u64)(to / 16) * a.kv_heads + head) * 16;
-        if (lane == 0) {
-            a.scales[at + to % 16] = scale;
-            if (a.kept.state) drop(a.kept, head, to);
-        }
+    for (int k = 0; k < 4; k++) {
+        const u32 column = lane + 32 * k;
+        sums[k] = column < c ? -a.centre[head * c + column] : 0.0f;
 #pragma unroll
-        for (int k = 0; k < 4; k++) {
-            const u32 column = lane + 32 * k;
-            const u32 code = (u32)(int)fminf(fmaxf(roundf(sums[k] * inverse), -7.0f), 7.0f) & 15;
-            const u32 odd = __shfl_xor_sync(~0u, code, 1);
-            if (lane % 2 == 0 && column < c) a.codes[(at / 16 * a.pairs + column / 2) * 16 + to % 16] = (unsigned char)(code | odd << 4);
-        }
-        __syncwarp();
+        for (int w = 0; w < SLICES; w++) sums[k] += column < c ? part[w][column] : 0.0f;
+        most = fmaxf(most, fabsf(sums[k]));
+    }
+#pragma unroll
+    for (int s = 16; s; s /= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, s));
+    const u16 scale = half_of(most / 7.0f);
+    const float wide = widen<F16>(scale), inverse = wide == 0.0f ? 0.0f : 1.0f / wide;
+    const u64 at = ((u64)(to / 16) * a.kv_heads + head) * 16;
+    if (lane == 0) {
+        a.scales[at + to % 16] = scale;
+        if (a.kept.state) drop(a.kept, head, to);
+    }
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        const u32 column = lane + 32 * k;
+        const u32 code = (u32)(int)fminf(fmaxf(roundf(sums[k] * inverse), -7.0f), 7.0f) & 15;
+        const u32 odd = __shfl_xor_sync(~0u, code, 1);
+        if (lane % 2 == 0 && column < c) a.codes[(at / 16 * a.pairs + column / 2) * 16 + to % 16] = (unsigned char)(code | odd << 4);
     }
 }
 
-// A block of 128 threads a (row, K/V head), a warp a query head at a time, lanes over columns.
-extern "C" __global__ void project_queries(const __grid_constant__ Select a) {
-    __shared__ float query[4][128];
+// A block of SLICES warps a (row, K/V head), lanes over columns, four query heads at a time.
+extern "C" __global__ void __launch_bounds__(SLICES * 32) project_queries(const __grid_constant__ Select a) {
+    __shared__ float query[4][128], part[SLICES][4][128];
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, head = blockIdx.y;
-    const u32 heads = a.kv_heads * a.group, d = a.head_size, c = a.columns;
-    const float* basis = a.basis + (u64)head * d * c;
+    const u32 heads = a.kv_heads * a.group, d = a.head_size, c = a.columns, many = d / SLICES;
     if (a.clears) {
-        for (u32 i = (row * a.kv_heads + head) * 128 + threadIdx.x; i < a.kv_heads * a.pages + 2; i += gridDim.x * a.kv_heads * 128) a.bits[i] = 0;
+        const u32 step = gridDim.x * a.kv_heads * blockDim.x;
+        for (u32 i = (row * a.kv_heads + head) * blockDim.x + threadIdx.x; i < a.kv_heads * a.pages + 3; i += step) a.bits[i] = 0;
     }
-    for (u32 g = warp; g < a.group; g += 4) {
-        const u16* q = a.q + ((u64)a.batch_row[row] * heads + head * a.group + g) * d;
-        for (u32 i = lane; i < d; i += 32) query[warp][i] = widen<T>(q[i]) * a.scale;
-        __syncwarp();
+    for (u32 first = 0; first < a.group; first += 4) {
+        const u32 fours = a.group - first < 4 ? a.group - first : 4;
+        const u16* q = a.q + ((u64)a.batch_row[row] * heads + head * a.group + first) * d;
+        for (u32 i = threadIdx.x; i < 4 * d; i += blockDim.x) query[i / d][i % d] = i < fours * d ? widen<T>(q[i]) * a.scale : 0.0f;
+        __syncthreads();
         for (u32 column = lane; column < c; column += 32) {
-            float sum = 0.0f;
+            const float* basis = a.basis + ((u64)head * d + warp * many) * c + column;
+            float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
 #pragma unroll 16
-            for (u32 i = 0; i < d; i++) sum += query[warp][i] * basis[(u64)i * c + column];
-            a.projected[((u64)row * heads + head * a.group + g) * c + column] = sum;
+            for (u32 i = 0; i < many; i++) {
+                const float b = basis[(u64)i * c];
+#pragma unroll
+                for (int g = 0; g < 4; g++) sums[g] += query[g][warp * many + i] * b;
+            }
+#pragma unroll
+            for (int g = 0; g < 4; g++) part[warp][g][column] = sums[g];
         }
-        __syncwarp();
+        __syncthreads();
+        // A last column without a neighbour has a zero.
+        for (u32 i = threadIdx.x; i < fours * 2 * a.pairs; i += blockDim.x) {
+            const u32 g = i / (2 * a.pairs), column = i % (2 * a.pairs);
+            float sum = 0.0f;
+#pragma unroll
+            for (int w = 0; w < SLICES; w++) sum += column < c ? part[w][g][column] : 0.0f;
+            a.projected[((u64)row * heads + head * a.group + first) * 2 * a.pairs + i] = sum;
+        }
+        __syncthreads();
     }
 }
 
@@ -148,36 +153,57 @@ extern "C" __global__ void expand(const __grid_constant__ Select a) {
     if (t < run.len) a.slot_of[(u64)run.row * a.stride + run.start + t] = run.page * 16 + run.start % 16 + t;
 }
 
-// A warp a (run, K/V head): 16 lanes over tokens, two halves over pairs of columns. Grid (runs / 8, kv_heads), 256 threads.
+// A warp a (run, K/V head): eight pairs of columns at once, four lanes to each, which have four tokens of the page; then the lanes
+// share the sums out. Grid (runs / 8, kv_heads), 256 threads.
 extern "C" __global__ void score(const __grid_constant__ Select a) {
     const u32 lane = threadIdx.x % 32, r = blockIdx.x * 8 + threadIdx.x / 32, head = blockIdx.y;
     if (r >= a.run_count) return;
     const Run run = a.runs[r];
-    const u32 offset = run.start % 16, t = lane % 16, half = lane / 16, c = a.columns, heads = a.kv_heads * a.group;
-    const bool real = t < run.len;
+    const u32 heads = a.kv_heads * a.group, offset = run.start % 16, base = run.start - offset;
     const u64 at = ((u64)run.page * a.kv_heads + head) * 16;
-    const unsigned char* codes = a.codes + at * a.pairs + offset + t;
-    const float scale = real ? widen<F16>(a.scales[at + offset + t]) : 0.0f;
-    const bool seen = real && run.start + t < a.positions[run.row];
+    const u32* codes = (const u32*)(a.codes + at * a.pairs) + lane % 4;
+    // The tokens and the head of four whose sums this lane has in the end.
+    const u32 token = lane % 4 * 4 + (lane / 4 & 1) * 2, own = lane / 16 * 2 + (lane / 8 & 1);
+    const u32 scales = *(const u32*)(a.scales + at + token);
+    const u32 past = a.positions[run.row];
     for (u32 first = 0; first < a.group; first += 4) {
-        const float* query = a.projected + ((u64)run.row * heads + head * a.group + first) * c;
+        const float2* query = (const float2*)a.projected + ((u64)run.row * heads + head * a.group + first) * a.pairs;
         const u32 many = a.group - first < 4 ? a.group - first : 4;
-        float sums[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-        for (u32 pair = half; pair < a.pairs; pair += 2) {
-            const u32 two = real ? codes[pair * 16] : 0;
-            const float even = (float)((int)(two << 28) >> 28), odd = (float)((int)(two << 24) >> 28);
-            const bool both = 2 * pair + 1 < c;
+        float sums[4][4];
 #pragma unroll
-            for (int g = 0; g < 4; g++) {
-                if (g >= many) break;
-                sums[g] += even * query[g * c + 2 * pair] + (both ? odd * query[g * c + 2 * pair + 1] : 0.0f);
+        for (int g = 0; g < 4; g++) sums[g][0] = sums[g][1] = sums[g][2] = sums[g][3] = 0.0f;
+#pragma unroll 4
+        for (u32 pair = lane / 4; pair < a.pairs; pair += 8) {
+            const u32 eight = codes[pair * 4];
+            float2 q[4];
+#pragma unroll
+            for (int g = 0; g < 4; g++) q[g] = g < many ? query[g * a.pairs + pair] : make_float2(0.0f, 0.0f);
+#pragma unroll
+            for (int t = 0; t < 4; t++) {
+                const float even = (float)((int)(eight << (28 - 8 * t)) >> 28), odd = (float)((int)(eight << (24 - 8 * t)) >> 28);
+#pragma unroll
+                for (int g = 0; g < 4; g++) sums[g][t] += even * q[g].x + odd * q[g].y;
+            }
+        }
+        float half[2][4], quarter[4], last[2];
+        const bool upper = lane & 16, middle = lane & 8, lower = lane & 4;
+#pragma unroll
+        for (int g = 0; g < 2; g++) {
+#pragma unroll
+            for (int t = 0; t < 4; t++) {
+                const float other = __shfl_xor_sync(~0u, upper ? sums[g][t] : sums[g + 2][t], 16);
+                half[g][t] = (upper ? sums[g + 2][t] : sums[g][t]) + other;
             }
         }
 #pragma unroll
-        for (int g = 0; g < 4; g++) {
-            sums[g] += __shfl_xor_sync(~0u, sums[g], 16);
-            if (half == 0 && seen && g < many)
-                a.scores[((u64)run.row * heads + head * a.group + first + g) * a.stride + run.start + t] = sums[g] * scale;
+        for (int t = 0; t < 4; t++) quarter[t] = (middle ? half[1][t] : half[0][t]) + __shfl_xor_sync(~0u, middle ? half[0][t] : half[1][t], 8);
+#pragma unroll
+        for (int t = 0; t < 2; t++) last[t] = (lower ? quarter[t + 2] : quarter[t]) + __shfl_xor_sync(~0u, lower ? quarter[t] : quarter[t + 2], 4);
+        float* to = a.scores + ((u64)run.row * heads + head * a.group + first + own) * a.stride + base;
+#pragma unroll
+        for (int t = 0; t < 2; t++) {
+            const u32 i = token + t;
+            if (own < many && i >= offset && i < offset + run.len && base + i < past) to[i] = last[t] * widen<F16>((u16)(scales >> (16 * t)));
         }
     }
 }
@@ -325,354 +351,5 @@ extern "C" __global__ void __launch_bounds__(PICKERS) pick(const __grid_constant
         a.counts[row * a.kv_heads + head] = n;
         atomicAdd(&a.told[ATTENDED], (u64)n);
         atomicAdd(&a.told[PAST], (u64)past);
-    }
-}
-
-struct Gather {
-    const uint4* host;     // the layer in the host tier
-    uint4* pool;           // [frames][K|V][d]; for gather_alone the stage
-    const u32* total;      // how many are to be brought, and how many frames of the stage were asked for
-    const uint2* brought;  // slot * kv_heads + kv_head, frame
-    u64* told;
-    u32 capacity, kv_heads, pieces;  // capacity: frames of the stage; pieces: of 16 bytes, of d numbers
-};
-
-#define DEPTH 8
-#define GATHERERS 512
-
-// Grid-stride over pieces of 16 bytes, many on their way at once: a piece comes from far, the farther the more
-// the step itself reads, and few blocks are to be busy.
-extern "C" __global__ void __launch_bounds__(GATHERERS) gather_rows(const __grid_constant__ Gather a) {
-    const u32 count = a.total[0], all = count * 2 * a.pieces, step = gridDim.x * blockDim.x;
-    for (u32 first = blockIdx.x * blockDim.x + threadIdx.x; first < all; first += DEPTH * step) {
-        uint2 items[DEPTH];
-        uint4 v[DEPTH];
-#pragma unroll
-        for (int k = 0; k < DEPTH; k++) {
-            const u32 i = first + k * step;
-            items[k] = i < all ? a.brought[i / a.pieces / 2] : make_uint2(0, 0);
-        }
-#pragma unroll
-        for (int k = 0; k < DEPTH; k++) {
-            const u32 i = first + k * step;
-            if (i >= all) break;
-            const u32 run = i / a.pieces, head = items[k].x % a.kv_heads, slot = items[k].x / a.kv_heads;
-            const u64 from = (((u64)(slot / 16) * a.kv_heads + head) * 2 + run % 2) * 16 + slot % 16;
-            v[k] = a.host[from * a.pieces + i % a.pieces];
-        }
-#pragma unroll
-        for (int k = 0; k < DEPTH; k++) {
-            const u32 i = first + k * step;
-            if (i >= all) break;
-            a.pool[(u64)items[k].y * 2 * a.pieces + i % (2 * a.pieces)] = v[k];
-        }
-    }
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        atomicAdd(&a.told[BROUGHT], (u64)count);
-        atomicMax(&a.told[STAGE_WANTED], (u64)a.total[1]);
-    }
-}
-
-struct Attend {
-    const u16* q;          // [batch rows][kv_heads * G][d]
-    u16* out;
-    const u32* batch_row;
-    const u32* lists;
-    const u32* counts;
-    const u32* bits;
-    const u32* starts;
-    const u16* pool;       // null: all tokens lie in `layer`
-    const u16* layer;      // the layer's K/V by slot: in the host tier, or in an arena of the card
-    const u16* own;        // K/V that the step made
-    const u32* own_slots;  // [batch rows]
-    u64* told;
-    float* part;           // [rows][kv_heads * G][parts][2 + d]: largest score, sum, weighted values; where parts > 1
-    float* sums;           // [rows][kv_heads * G][2]: largest score and sum of what the row attended to
-    Kept kept;             // of the layer
-    u32 first, stage;      // frames of the pool: the first of the layer's, and of the stage's
-    u32 group, kv_heads, head_size, pages, list_stride, capacity, parts;
-    float scale_log2;      // log2(e) / sqrt(d)
-};
-
-#define ATTENDERS 8        // warps
-#define NOWHERE (~0u)
-
-// A block of ATTENDERS warps a (row, K/V head, four of its query heads, part of its tokens). Warps go over the row's tokens four at a time,
-// lanes over pairs of numbers; the warps' states are merged in shared memory.
-extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const __grid_constant__ Attend a) {
-    __shared__ float ml[ATTENDERS][4][2];
-    __shared__ float sums[ATTENDERS][4][128];
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x, head = blockIdx.y, first_head = blockIdx.z / a.parts * 4;
-    const u32 part = blockIdx.z % a.parts, d = a.head_size, many = a.group - first_head < 4 ? a.group - first_head : 4, batch = a.batch_row[row];
-    const u64 query = (u64)batch * a.kv_heads * a.group + head * a.group + first_head;
-    float2 q[4][2], o[4][2];
-    float m[4], l[4];
-    u32 in_place = 0;
-#pragma unroll
-    for (int g = 0; g < 4; g++) {
-        m[g] = NEG_INF, l[g] = 0.0f;
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const u32 column = (c * 32 + lane) * 2;
-            q[g][c] = o[g][c] = make_float2(0.0f, 0.0f);
-            if (g < many && column < d) {
-                const u32 pair = *(const u32*)(a.q + (query + g) * d + column);
-                q[g][c] = make_float2(widen<T>((u16)pair) * a.scale_log2, widen<T>((u16)(pair >> 16)) * a.scale_log2);
-            }
-        }
-    }
-    const u32* list = a.lists + ((u64)row * a.kv_heads + head) * a.list_stride;
-    const u32 picked = a.counts[row * a.kv_heads + head];
-    auto by_slot = [&](const u16* kv, u32 slot) { return kv + (((u64)(slot / 16) * a.kv_heads + head) * 2 * 16 + slot % 16) * d; };
-    // The row's own token is the last.
-    for (u32 first = (part * ATTENDERS + warp) * 4; first <= picked; first += a.parts * ATTENDERS * 4) {
-        float2 k[4][2], v[4][2];
-#pragma unroll
-        for (int t = 0; t < 4; t++) {
-            const u16* at = nullptr;
-            u64 to_v = 16 * d;
-            if (first + t < picked) {
-                const u32 slot = list[first + t];
-                at = by_slot(a.layer, slot);
-                if (a.pool) {
-                    const u32 page = head * a.pages + slot / 16, staged = a.bits[page] >> 16;
-                    u32 frame = NOWHERE;
-                    if (staged >> slot % 16 & 1) {
-                        const u32 of_stage = a.starts[page] + __popc(staged & ((1u << slot % 16) - 1));
-                        if (of_stage < a.capacity) frame = a.stage + of_stage;
-                    } else if (a.kept.state) {
-                        const u32 own = a.kept.state[page * 16 + slot % 16] & MOST_FRAMES;
-                        if (own) frame = a.first + set_of(a.kept, head, slot / 16) * a.kept.frames + own - 1;
-                    }
-                    if (frame != NOWHERE) at = a.pool + (u64)frame * 2 * d, to_v = d;
-                    else in_place++;
-                }
-            } else if (first + t == picked) {
-                at = by_slot(a.own, a.own_slots[batch]);
-            }
-#pragma unroll
-            for (int c = 0; c < 2; c++) {
-                const u32 column = (c * 32 + lane) * 2;
-                k[t][c] = v[t][c] = make_float2(0.0f, 0.0f);
-                if (at && column < d) {
-                    const u32 key = *(const u32*)(at + column), value = *(const u32*)(at + to_v + column);
-                    k[t][c] = make_float2(widen<T>((u16)key), widen<T>((u16)(key >> 16)));
-                    v[t][c] = make_float2(widen<T>((u16)value), widen<T>((u16)(value >> 16)));
-                }
-            }
-        }
-#pragma unroll
-        for (int g = 0; g < 4; g++) {
-            if (g >= many) break;
-            float s[4], higher = m[g];
-#pragma unroll
-            for (int t = 0; t < 4; t++) {
-                s[t] = q[g][0].x * k[t][0].x + q[g][0].y * k[t][0].y + q[g][1].x * k[t][1].x + q[g][1].y * k[t][1].y;
-#pragma unroll
-                for (int x = 16; x; x /= 2) s[t] += __shfl_xor_sync(~0u, s[t], x);
-                if (first + t > picked) s[t] = NEG_INF;
-                higher = fmaxf(higher, s[t]);
-            }
-            const float w = weight(m[g], higher);
-            m[g] = higher;
-            l[g] *= w;
-#pragma unroll
-            for (int c = 0; c < 2; c++) o[g][c].x *= w, o[g][c].y *= w;
-#pragma unroll
-            for (int t = 0; t < 4; t++) {
-                const float e = weight(s[t], higher);
-                l[g] += e;
-#pragma unroll
-                for (int c = 0; c < 2; c++) o[g][c].x += e * v[t][c].x, o[g][c].y += e * v[t][c].y;
-            }
-        }
-    }
-    if (lane == 0 && in_place) atomicAdd(&a.told[IN_PLACE], (u64)in_place);
-#pragma unroll
-    for (int g = 0; g < 4; g++) {
-        if (lane == 0) ml[warp][g][0] = m[g], ml[warp][g][1] = l[g];
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const u32 column = (c * 32 + lane) * 2;
-            if (column < d) sums[warp][g][column] = o[g][c].x, sums[warp][g][column + 1] = o[g][c].y;
-        }
-    }
-    __syncthreads();
-    for (u32 i = threadIdx.x; i < many * d / 2; i += ATTENDERS * 32) {
-        const u32 g = i / (d / 2), column = i % (d / 2) * 2;
-        float top = NEG_INF, all = 0.0f, x = 0.0f, y = 0.0f;
-        for (int w = 0; w < ATTENDERS; w++) top = fmaxf(top, ml[w][g][0]);
-        for (int w = 0; w < ATTENDERS; w++) {
-            const float share = weight(ml[w][g][0], top);
-            all += ml[w][g][1] * share, x += sums[w][g][column] * share, y += sums[w][g][column + 1] * share;
-        }
-        if (a.parts > 1) {
-            float* to = a.part + (((u64)row * a.kv_heads * a.group + head * a.group + first_head + g) * a.parts + part) * (2 + d);
-            if (column == 0) to[0] = top, to[1] = all;
-            to[2 + column] = x, to[3 + column] = y;
-            continue;
-        }
-        if (column == 0) {
-            float* to = a.sums + ((u64)row * a.kv_heads * a.group + head * a.group + first_head + g) * 2;
-            to[0] = top, to[1] = all;
-        }
-        const float inverse = all > 0.0f ? 1.0f / all : 0.0f;
-        *(u32*)(a.out + (query + g) * d + column) = pack<T>(x * inverse, y * inverse);
-    }
-}
-
-// A block of 64 threads a (row, query head): joins the parts, a pair of columns a thread.
-extern "C" __global__ void merge_picked(const __grid_constant__ Attend a) {
-    const u32 row = blockIdx.x, head = blockIdx.y, d = a.head_size, column = threadIdx.x * 2, heads = a.kv_heads * a.group;
-    if (column >= d) return;
-    const float* from = a.part + ((u64)row * heads + head) * a.parts * (2 + d);
-    float top = NEG_INF, all = 0.0f, x = 0.0f, y = 0.0f;
-    for (u32 p = 0; p < a.parts; p++) top = fmaxf(top, from[p * (2 + d)]);
-    for (u32 p = 0; p < a.parts; p++) {
-        const float* own = from + p * (2 + d);
-        const float share = weight(own[0], top);
-        all += own[1] * share, x += own[2 + column] * share, y += own[3 + column] * share;
-    }
-    if (column == 0) {
-        float* to = a.sums + ((u64)row * heads + head) * 2;
-        to[0] = top, to[1] = all;
-    }
-    const float inverse = all > 0.0f ? 1.0f / all : 0.0f;
-    *(u32*)(a.out + ((u64)a.batch_row[row] * heads + head) * d + column) = pack<T>(x * inverse, y * inverse);
-}
-
-// 16 bytes from where they are, whatever a cache has of them: a copy of its own for every row.
-__device__ __forceinline__ uint4 past_caches(const uint4* from) {
-    uint4 v;
-    asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(from) : "memory");
-    return v;
-}
-
-// For rows that fetch each by itself: what a row wants crosses the link though another has brought it. A block a (row, K/V
-// head); what has no frame is read by attention anyway.
-extern "C" __global__ void gather_alone(const __grid_constant__ Gather a, const u32* lists, const u32* counts, const u32* bits, const u32* starts, u32 list_stride, u32 pages) {
-    const u32 row = blockIdx.x, head = blockIdx.y, n = counts[row * a.kv_heads + head];
-    const u32* list = lists + ((u64)row * a.kv_heads + head) * list_stride;
-    u32 found = 0;
-    for (u32 i = threadIdx.x; i < n * 2 * a.pieces; i += blockDim.x) {
-        const u32 run = i / a.pieces, slot = list[run / 2], page = head * pages + slot / 16;
-        const u32 frame = starts[page] + __popc(bits[page] >> 16 & ((1u << slot % 16) - 1));
-        if (frame >= a.capacity) continue;
-        const u64 from = (((u64)(slot / 16) * a.kv_heads + head) * 2 + run % 2) * 16 + slot % 16;
-        const uint4 v = past_caches(a.host + from * a.pieces + i % a.pieces);
-        a.pool[((u64)frame * 2 + run % 2) * a.pieces + i % a.pieces] = v;
-        found += i % (2 * a.pieces) == 0;
-    }
-    if (found) atomicAdd(&a.told[BROUGHT], (u64)found);
-}
-
-struct Sample {
-    const u16* q;          // as Attend
-    const u32* batch_row;
-    const Run* runs;       // of the row's path, its own token included
-    const u16* layer;
-    const u16* own;
-    const u32* own_slots;
-    const float* sums;     // as Attend
-    float* part;           // [G][blocks][2]: largest score and sum
-    u64* told;
-    u32 row, head, position, run_count, group, kv_heads, head_size, blocks;
-    float scale_log2;
-};
-
-#define SAMPLERS 8         // warps
-
-// All tokens of a row's path for one K/V head, keys read where they lie. Grid (blocks, G / 4), a warp a run, lanes over pairs of
-// numbers, four tokens on their way at once.
-extern "C" __global__ void __launch_bounds__(SAMPLERS * 32) sample_full(const __grid_constant__ Sample a) {
-    __shared__ float ml[SAMPLERS][4][2];
-    const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32, d = a.head_size, first_head = blockIdx.y * 4;
-    const u32 many = a.group - first_head < 4 ? a.group - first_head : 4, batch = a.batch_row[a.row];
-    float2 q[4][2];
-    float m[4], l[4];
-#pragma unroll
-    for (int g = 0; g < 4; g++) {
-        m[g] = NEG_INF, l[g] = 0.0f;
-#pragma unroll
-        for (int c = 0; c < 2; c++) {
-            const u32 column = (c * 32 + lane) * 2;
-            q[g][c] = make_float2(0.0f, 0.0f);
-            if (g < many && column < d) {
-                const u64 query = (u64)batch * a.kv_heads * a.group + a.head * a.group + first_head + g;
-                const u32 pair = *(const u32*)(a.q + query * d + column);
-                q[g][c] = make_float2(widen<T>((u16)pair) * a.scale_log2, widen<T>((u16)(pair >> 16)) * a.scale_log2);
-            }
-        }
-    }
-    for (u32 r = blockIdx.x * SAMPLERS + warp; r < a.run_count; r += gridDim.x * SAMPLERS) {
-        const Run run = a.runs[r];
-        for (u32 first = 0; first < run.len; first += 4) {
-            float2 k[4][2];
-#pragma unroll
-            for (int t = 0; t < 4; t++) {
-                const u32 position = run.start + first + t;
-                const bool real = first + t < run.len, itself = position == a.position;
-                const u32 slot = !real ? 0 : itself ? a.own_slots[batch] : run.page * 16 + position % 16;
-                const u16* at = (itself ? a.own : a.layer) + (((u64)(slot / 16) * a.kv_heads + a.head) * 2 * 16 + slot % 16) * d;
-#pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    const u32 column = (c * 32 + lane) * 2;
-                    k[t][c] = make_float2(0.0f, 0.0f);
-                    if (real && column < d) {
-                        const u32 key = *(const u32*)(at + column);
-                        k[t][c] = make_float2(widen<T>((u16)key), widen<T>((u16)(key >> 16)));
-                    }
-                }
-            }
-#pragma unroll
-            for (int g = 0; g < 4; g++) {
-                if (g >= many) break;
-                float s[4], higher = m[g];
-#pragma unroll
-                for (int t = 0; t < 4; t++) {
-                    s[t] = q[g][0].x * k[t][0].x + q[g][0].y * k[t][0].y + q[g][1].x * k[t][1].x + q[g][1].y * k[t][1].y;
-#pragma unroll
-                    for (int x = 16; x; x /= 2) s[t] += __shfl_xor_sync(~0u, s[t], x);
-                    if (first + t >= run.len) s[t] = NEG_INF;
-                    higher = fmaxf(higher, s[t]);
-                }
-                l[g] *= weight(m[g], higher);
-                m[g] = higher;
-#pragma unroll
-                for (int t = 0; t < 4; t++) l[g] += weight(s[t], higher);
-            }
-        }
-    }
-#pragma unroll
-    for (int g = 0; g < 4; g++) {
-        if (lane == 0) ml[warp][g][0] = m[g], ml[warp][g][1] = l[g];
-    }
-    __syncthreads();
-    if (threadIdx.x < many) {
-        const u32 g = threadIdx.x;
-        float top = NEG_INF, all = 0.0f;
-        for (int w = 0; w < SAMPLERS; w++) top = fmaxf(top, ml[w][g][0]);
-        for (int w = 0; w < SAMPLERS; w++) all += ml[w][g][1] * weight(ml[w][g][0], top);
-        float* to = a.part + ((u64)(first_head + g) * a.blocks + blockIdx.x) * 2;
-        to[0] = top, to[1] = all;
-    }
-}
-
-// A warp: of each query head the share of all weight that lies on tokens which the row did not attend to.
-extern "C" __global__ void sample_missed(const __grid_constant__ Sample a) {
-    float missed = 0.0f;
-    for (u32 g = threadIdx.x; g < a.group; g += 32) {
-        const float* part = a.part + (u64)g * a.blocks * 2;
-        const float* own = a.sums + ((u64)a.row * a.kv_heads * a.group + a.head * a.group + g) * 2;
-        float top = own[0], all = 0.0f;
-        for (u32 b = 0; b < a.blocks; b++) top = fmaxf(top, part[2 * b]);
-        for (u32 b = 0; b < a.blocks; b++) all += part[2 * b + 1] * weight(part[2 * b], top);
-        missed += fminf(fmaxf(1.0f - own[1] * weight(own[0], top) / all, 0.0f), 1.0f);
-    }
-#pragma unroll
-    for (int s = 16; s; s /= 2) missed += __shfl_xor_sync(~0u, missed, s);
-    if (threadIdx.x == 0) {
-        atomicAdd(&a.told[SAMPLES], (u64)a.group);
-        atomicAdd(&a.told[MISSED], (u64)((double)missed * 4294967296.0));
     }
 }

@@ -9,7 +9,7 @@ use crate::attention::Method;
 use crate::attention::cuda_plan::{self, Cutting, Node, Row, Tree};
 use crate::base::{Error, Result};
 use crate::device::cuda::attend::{AttendKernel, HeadShape, KvLayout, LoadedPlan, Number};
-use crate::device::cuda::driver::{Begin, Buffer, Gpu};
+use crate::device::cuda::driver::{Buffer, Gpu};
 use crate::device::cuda::measure::{Bench, Dense, Paths};
 use crate::device::cuda::work::{CudaPlan, TILE};
 
@@ -241,7 +241,7 @@ impl<'a> Ready<'a> {
             Some(dense) => dense.launch(gpu, self.kernel, &self.loaded, &self.q, kv, &self.out),
             None => {
                 let kv = self.kernel.view(gpu, kv, self.laid.total)?;
-                self.kernel.launch(gpu, &self.loaded, &self.q, &kv, &self.out, Begin::Together)
+                self.kernel.launch(gpu, &self.loaded, &self.q, &kv, &self.out, self.kernel.earliest(&self.loaded))
             }
         }
     }

@@ -130,6 +130,8 @@ pub struct Controller {
     events: mpsc::UnboundedSender<Event>,
     commands: mpsc::UnboundedReceiver<Command>,
     ticker: Interval,
+    /// Thoughts were pruned, and nothing has been written since.
+    pruned: bool,
 }
 
 /// Token ids of the first `len` bytes of a thought's text.

@@ -21,12 +21,12 @@ struct Costs {
 }
 
 const AMPERE: Costs = Costs { device: 2000, cached: 1400, pass_rows: 16, pass: 500, least: 1000, item: 1500 };
-const HOPPER: Costs = Costs { device: 1000, cached: 700, pass_rows: 64, pass: 630, least: 865, item: 1000 };
+const HOPPER: Costs = Costs { device: 850, cached: 750, pass_rows: 64, pass: 450, least: 750, item: 2500 };
 
 /// The barrier before the merge.
 const MEET: u64 = 1200;
 /// One more partial in a row's list.
-const LISTED: u64 = 90;
+const LISTED: u64 = 50;
 
 impl Machine {
     /// CTAs for each K/V head.
@@ -50,6 +50,12 @@ impl Machine {
         self.costs().pass_rows
     }
 
+    /// Whether neighbouring tiles with few rows are worth an item of their own: an item costs the Hopper kernel more than
+    /// its warps gain by sharing those rows.
+    pub fn splits(&self) -> bool {
+        self.kernel == Kernel::Ampere
+    }
+
     /// What any tile costs.
     pub fn least_tile(&self) -> u64 {
         self.costs().least.min(self.costs().cached) * u64::from(self.head_size) / 128
@@ -65,13 +71,13 @@ impl Machine {
     }
 
     /// Writing and reading `partials` query rows for all heads, spread over the card, and walking the longest row's list.
-    /// Fitted to 30 measured plans at 4 × 8 and 16 × 1 heads, which it meets within 1 us but for two.
+    /// Fitted to 80 measured plans, with what a tile and an item cost.
     pub fn merge(&self, partials: u64, longest: u64) -> u64 {
         if partials == 0 {
             return 0;
         }
         let bytes = 2 * partials * u64::from(self.group * self.kv_heads) * (u64::from(self.head_size) + 1) * 4;
-        MEET + bytes / 1500 + longest * LISTED
+        MEET + bytes / 2600 + longest * LISTED
     }
 
     /// DeFT's chunk: the flattened tree cut into as many chunks as there are CTAs, a multiple of the tile.

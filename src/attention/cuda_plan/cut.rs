@@ -112,9 +112,13 @@ impl Blocks {
 }
 
 impl Cuts {
-    /// One CTA's tiles of one block: neighbouring tiles with few rows make items of their own, in which the warps share the
-    /// rows and split the keys.
+    /// One CTA's tiles of one block as one item, or where it pays neighbouring tiles with few rows as items of their own, in
+    /// which the warps share the rows and split the keys.
     fn split(&mut self, machine: &Machine, tiles: &[Tile], block: &Range<u32>, run: Range<usize>) {
+        if !machine.splits() {
+            self.items.push(item(machine.group, seen(&tiles[run.clone()], block), run.start, run.len()));
+            return;
+        }
         let slim = |rows: &Range<u32>| (rows.end - rows.start) * machine.group <= machine.narrow();
         let first = self.items.len();
         // The part that is open: its tiles, the rows that see them, whether these are few.
@@ -396,27 +400,28 @@ impl Draft {
 }
 
 /// Cuts a sequence of costs into at most `parts` runs so that the dearest run is as cheap as can be; entering a new block
-/// costs an item. Binary search on the capacity, `O(n log(dearest))`.
+/// costs an item. Binary search on the capacity, and for each on the end of each run: `O(n + parts log(dearest) log(n))`.
 fn even_cuts(costs: &[u64], block_of: &[u32], parts: usize, item: u64) -> (Vec<Range<usize>>, u64) {
+    // What the tiles up to each cost, and the blocks entered on the way. A run from `start` to `t` takes an item and
+    // `costs[start] + sums[t] - sums[start]`.
+    let mut sums = Vec::with_capacity(costs.len());
+    let mut sum = 0;
+    for t in 0..costs.len() {
+        sum += costs[t] + if t > 0 && block_of[t] != block_of[t - 1] { item } else { 0 };
+        sums.push(sum);
+    }
     // The runs that a capacity gives; false where they are too many.
     let fill = |capacity: u64, cuts: &mut Vec<Range<usize>>| {
         cuts.clear();
-        let (mut load, mut start) = (0, 0);
-        for t in 0..costs.len() {
-            let enter = if t == start || block_of[t] != block_of[t - 1] { item } else { 0 };
-            if t > start && load + enter + costs[t] > capacity {
-                cuts.push(start..t);
-                if cuts.len() == parts {
-                    return false;
-                }
-                start = t;
-                load = item + costs[t];
-            } else {
-                load += enter + costs[t];
+        let mut start = 0;
+        while start < costs.len() {
+            if cuts.len() == parts {
+                return false;
             }
-        }
-        if start < costs.len() {
-            cuts.push(start..costs.len());
+            let most = (capacity + sums[start]).saturating_sub(item + costs[start]);
+            let end = start + 1 + sums[start + 1..].partition_point(|&sum| sum <= most);
+            cuts.push(start..end);
+            start = end;
         }
         true
     };

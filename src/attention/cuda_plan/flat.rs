@@ -334,7 +334,7 @@ impl<'t> TileFill<'t> {
             {
                 return (GROUP - inside).min(page_room);
             }
-            self.leave_gap();
+            self.leave_gap(GROUP - inside);
             self.advance(GROUP - inside);
         }
         self.tile.group[self.len / GROUP] = slot;
@@ -353,7 +353,8 @@ impl<'t> TileFill<'t> {
     }
 
     /// No row sees all 64 tokens of a tile that holds fewer.
-    fn leave_gap(&mut self) {
+    fn leave_gap(&mut self, len: usize) {
+        self.tile.rows[self.len..self.len + len].fill(0);
         self.all = [u32::from(u16::MAX), 0];
     }
 
@@ -372,7 +373,8 @@ impl<'t> TileFill<'t> {
         (self.tile.some, self.tile.all) = (self.some.map(|row| row as u16), self.all.map(|row| row as u16));
         self.tiles.tiles.push(self.tile);
         self.tiles.tokens.push(self.tokens);
-        (self.tile, self.some, self.all) = (EMPTY, Self::SOME, Self::ALL);
+        // What the last tile leaves behind is written over: its tokens, gaps and groups.
+        (self.some, self.all) = (Self::SOME, Self::ALL);
         (self.tokens, self.len) = (0, 0);
     }
 
@@ -381,7 +383,8 @@ impl<'t> TileFill<'t> {
         if self.len > 0 {
             let first = self.tile.group[0];
             self.tile.group[self.len.div_ceil(GROUP)..].fill(first);
-            self.leave_gap();
+            self.tile.whole = 0;
+            self.leave_gap(TILE - self.len);
             self.end();
         }
     }

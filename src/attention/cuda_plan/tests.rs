@@ -212,8 +212,8 @@ fn a_star_s_prompt_is_read_once_a_block_and_auto_takes_the_quickest_cut() {
     assert_eq!(read(Cutting::Radix).tokens, 82_000);
     let auto = read(Cutting::Auto);
     assert_eq!((auto.unique, auto.paths), (6000, 82_000));
-    // 80 packed rows are two passes over a tile anyhow: two blocks, whose second read is the L2 cache's, merge less.
-    assert_eq!(auto.tokens, 10_000);
+    // 80 packed rows are two passes over a tile in one block or in two, and one reads less.
+    assert_eq!(auto.tokens, 6000);
 }
 
 /// The engine's own work, on trees that fork inside pages, end at several places of one segment, and grow.

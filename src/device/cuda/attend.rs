@@ -155,7 +155,7 @@ impl AttendKernel {
         let (threads, shared_bytes, per_processor) = match kernel {
             // Layout<D>::SMEM and Shared<D>::BYTES of the kernels.
             Kernel::Ampere => (128, 3 * (2 * 64 * (d * 2 + 16) + 64 * 4 + 16) + 4 * (16 + 64 * 4), 2),
-            Kernel::Hopper => (384, d / 64 * (5 * 2 * 64 * 128 + 128 * 128) + 5 * 288 + 128 * 16 + 2 * 5 * 8, 1),
+            Kernel::Hopper => (384, d / 64 * (6 * 2 * 64 * 128 + 128 * 128) + 6 * 288 + 64 * 8 + 2 * 6 * 8, 1),
         };
         // Cards with less shared memory than an A100 hold one block where it holds two.
         let blocks =

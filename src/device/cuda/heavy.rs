@@ -195,8 +195,8 @@ impl Heavy {
                 items: gpu.zeros(plan.frames * 4)?,
                 lists: None,
                 counts: None,
-                ready: gpu.new_mark()?,
-                read: gpu.new_mark()?,
+                ready: gpu.new_order()?,
+                read: gpu.new_order()?,
             })
         };
         Ok(Self {
@@ -287,7 +287,8 @@ impl Heavy {
         for at in [&mut rows.batch_row, &mut rows.positions, &mut rows.budgets, &mut rows.runs] {
             *at += base;
         }
-        let (n, stride) = (rows.count, rows.stride);
+        // Paths grow with every step, and the room for them seldom: taking memory waits for the card.
+        let (n, stride) = (rows.count, rows.stride.next_multiple_of(512));
         let part = rows.parts.iter().map(|(rows, _)| rows.len()).max().unwrap_or(0);
         let listed = if rows.ahead { n } else { part };
         let room = &mut self.room;
@@ -362,9 +363,10 @@ impl Heavy {
         (args.frame_of, args.layer) = (kept.frame_of.pointer(), store.host(layer));
         self.run(gpu, self.kernels.list_kept, grid(self.rows.count, self.kv_heads, 1, 1024), args)?;
         gpu.set_mark(&kept.ready)?;
-        store.fetch_rows(layer, [&kept.ready, &kept.read], |down| {
+        store.begin_rows(layer, [&kept.ready, &kept.read], |down| {
             self.run(down, self.kernels.gather_kept, grid(LINK_BLOCKS, 1, 1, LINK_THREADS), args)
-        })
+        })?;
+        store.end_rows(layer, &kept.read, |_| Ok(()))
     }
 
     /// Attention of the rows of a layer that let tokens go, and what all rows add to the sums; `own` is where the step's K/V

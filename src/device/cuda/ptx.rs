@@ -49,11 +49,19 @@ pub fn int4(number: Number) -> &'static str {
     }
 }
 
-/// Attention over selected tokens.
+/// The choice of tokens to attend to.
 pub fn select(number: Number) -> &'static str {
     match number {
         Number::F16 => ptx!("select_f16"),
         Number::Bf16 => ptx!("select_bf16"),
+    }
+}
+
+/// Attention over selected tokens.
+pub fn picked(number: Number) -> &'static str {
+    match number {
+        Number::F16 => ptx!("picked_f16"),
+        Number::Bf16 => ptx!("picked_bf16"),
     }
 }
 
@@ -143,12 +151,15 @@ mod tests {
         for (source, text) in [("head.cu", HEAD), ("offload.cu", OFFLOAD)] {
             assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
         }
-        let select_line = hash_line(&["select.cu", "bounded.cuh", "keep.cuh", "state.cuh", "tensor.cuh"]);
+        let select_line =
+            |source| hash_line(&[source, "select.cuh", "bounded.cuh", "keep.cuh", "state.cuh", "tensor.cuh"]);
         for number in [Number::F16, Number::Bf16] {
             for (source, text) in [("int4.cu", int4(number)), ("heavy.cu", heavy(number))] {
                 assert!(text.starts_with(&own_line(source)), "kernels/ changed: run kernels/build.sh");
             }
-            assert!(select(number).starts_with(&select_line), "kernels/ changed: run kernels/build.sh");
+            for (source, text) in [("select.cu", select(number)), ("picked.cu", picked(number))] {
+                assert!(text.starts_with(&select_line(source)), "kernels/ changed: run kernels/build.sh");
+            }
         }
         let keep_line = hash_line(&["keep.cu", "keep.cuh", "state.cuh"]);
         assert!(KEEP.starts_with(&keep_line), "kernels/ changed: run kernels/build.sh");

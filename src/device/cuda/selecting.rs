@@ -1,10 +1,10 @@
-//! Attention over selected tokens on the card (`kernels/select.cu`): guessed scores choose what a layer's rows attend to, the
+//! Attention over selected tokens on the card (`kernels/select.cu`, `kernels/picked.cu`): guessed scores choose what a layer's rows attend to, the
 //! union of that is gathered from the host tier beside the step, and attention reads it from where it lies.
 //!
 //! Everything that the choice needs stays on the card, so a step is launched without waiting for any layer. Rows that were
-//! brought stay from step to step as far as frames go (`keep.rs`). Beside them there is for each of two layers in turn a
-//! *stage*, frames for single rows of K/V: one is filled while the other is read. What finds no frame is read from the host
-//! tier in place, so that any number of frames will do.
+//! brought stay from step to step as far as frames go (`keep.rs`). Beside them there is a *stage*, frames for single rows of
+//! K/V that layers take turns in: one comes while the one before is read. What finds no frame is read from the host tier in
+//! place, so that any number of frames will do.
 //!
 //! In a step in which other rows attend to everything (a prompt's), all pages come anyway, and selecting rows read theirs
 //! from the arena.
@@ -30,7 +30,7 @@ mod rows;
 
 use args::PutArgs;
 use keep::Keeping;
-use plan::{LINK_BLOCKS, guesses};
+use plan::{LINK_BLOCKS, guesses, most_chunks};
 pub use plan::{Plan, Split, plan};
 use rows::Rows;
 
@@ -51,7 +51,7 @@ struct Kernels {
     merge_picked: Function,
     sample_full: Function,
     sample_missed: Function,
-    _module: Module,
+    _modules: [Module; 2],
 }
 
 /// A selecting layer's basis `[kv_head][d][columns]` with its centre `[kv_head][columns]`, what is added for a guess
@@ -66,11 +66,14 @@ struct Layer {
 
 /// What was chosen for a layer, and where it lies.
 pub struct Chosen {
-    /// `[kv_head][page]`, then how many rows are to be brought, and how many want a frame of the stage.
+    /// `[kv_head][page]`, then how many rows come to the layer's own frames, how many want one of the stage, and how many of the
+    /// layer before did.
     pub bits: Buffer,
     pub starts: Buffer,
-    /// What is to be brought, and where to.
+    words: usize,
+    /// What is to be brought, and where to; and which of the stage's rows belong together.
     pub brought: Option<Buffer>,
+    pub chunks: Buffer,
     lists: Option<Buffer>,
     counts: Option<Buffer>,
     /// The choice is made; attention has read what came of it.
@@ -81,13 +84,15 @@ pub struct Chosen {
 impl Chosen {
     pub fn new(gpu: &Gpu, kv_heads: usize, pages: usize) -> Result<Self> {
         Ok(Self {
-            bits: gpu.zeros((kv_heads * pages + 2) * 4)?,
+            bits: gpu.zeros((kv_heads * pages + 3) * 4)?,
             starts: gpu.zeros(kv_heads * pages * 4)?,
+            words: kv_heads * pages,
             brought: None,
+            chunks: gpu.zeros(kv_heads * most_chunks(pages) * 8)?,
             lists: None,
             counts: None,
-            ready: gpu.new_mark()?,
-            read: gpu.new_mark()?,
+            ready: gpu.new_order()?,
+            read: gpu.new_order()?,
         })
     }
 
@@ -96,9 +101,9 @@ impl Chosen {
         gpu.grow(&mut self.brought, rows * 8).map(drop)
     }
 
-    /// Where the two numbers after the bits are.
+    /// Where the three numbers after the bits are.
     fn total(&self) -> u64 {
-        self.bits.pointer() + self.bits.bytes() as u64 - 8
+        self.bits.pointer() + self.words as u64 * 4
     }
 }
 
@@ -136,6 +141,10 @@ pub struct Selecting {
     rows: Rows,
     room: Room,
     paths: Paths,
+    /// The layer whose attention was launched last in this step, and the one that rows are still to be brought for where those
+    /// of the layer before lie.
+    attended: Option<usize>,
+    late_rows: Option<usize>,
     /// Counts of the kernels on the card, and as last read.
     told: Buffer,
     heard: [u64; TOLD],
@@ -202,8 +211,9 @@ impl Selecting {
             chosen.grow(gpu, keeping.brought_at_most())?;
             Ok(chosen)
         };
-        let module = gpu.load(ptx::select(number))?;
-        let f = |name| module.function(name, 0);
+        let modules = [gpu.load(ptx::select(number))?, gpu.load(ptx::picked(number))?];
+        let f = |name| modules[0].function(name, 0);
+        let of_picked = |name| modules[1].function(name, 0);
         Ok(Self {
             rule,
             look,
@@ -220,6 +230,8 @@ impl Selecting {
             rows: Rows::default(),
             room: Room::default(),
             paths: Paths::default(),
+            attended: None,
+            late_rows: None,
             told: gpu.zeros(TOLD * 8)?,
             heard: [0; TOLD],
             steps: 0,
@@ -234,13 +246,13 @@ impl Selecting {
                 score: f("score")?,
                 head_tops: f("head_tops")?,
                 pick: f("pick")?,
-                gather_rows: f("gather_rows")?,
-                gather_alone: f("gather_alone")?,
-                attend_picked: f("attend_picked")?,
-                merge_picked: f("merge_picked")?,
-                sample_full: f("sample_full")?,
-                sample_missed: f("sample_missed")?,
-                _module: module,
+                gather_rows: of_picked("gather_rows")?,
+                gather_alone: of_picked("gather_alone")?,
+                attend_picked: of_picked("attend_picked")?,
+                merge_picked: of_picked("merge_picked")?,
+                sample_full: of_picked("sample_full")?,
+                sample_missed: of_picked("sample_missed")?,
+                _modules: modules,
             },
         })
     }
@@ -284,7 +296,9 @@ impl Selecting {
             kept: self.keeping.kept(layer),
         };
         // SAFETY: the kernel takes one `Put`; slots were checked against the pages.
-        unsafe { gpu.launch(self.kernels.put_partial, grid(rows, 1, 1, 128), &mut [(&raw mut args).cast()]) }
+        unsafe {
+            gpu.launch(self.kernels.put_partial, grid(rows, self.kv_heads, 1, 256), &mut [(&raw mut args).cast()])
+        }
     }
 
     /// Keeps partial keys of tokens that the host tier has already.
@@ -340,7 +354,11 @@ impl Selecting {
     /// Rows move as the search expects to need them; what goes wrong is told by the next step.
     pub fn expect(&mut self, gpu: &Gpu, store: &Store, soon: &[PageId], later: &[PageId]) {
         let pages = (soon.iter().map(|page| page.0), later.iter().map(|page| page.0));
-        let moved = gpu.bind().and_then(|()| self.keeping.expect(gpu, store, self.told.pointer(), pages));
+        // What the last step drops of rows that are written anew may be under way.
+        let moved = gpu
+            .bind()
+            .and_then(|()| store.wait())
+            .and_then(|()| self.keeping.expect(gpu, store, self.told.pointer(), pages));
         self.late = self.late.take().or(moved.err());
     }
 

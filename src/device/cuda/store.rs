@@ -82,12 +82,11 @@ struct Order {
     read: CudaEvent,
 }
 
-/// Times of one layer's fetch, and of the step's waiting for it.
+/// Times of one layer's fetch, and when the step came to need it.
 struct Fetched {
     begun: CudaEvent,
     done: CudaEvent,
     wait: CudaEvent,
-    waited: CudaEvent,
 }
 
 /// What one of two steps in flight fetches.
@@ -113,6 +112,8 @@ struct Turn {
     /// never come to that.
     set: Vec<bool>,
     waited: Vec<bool>,
+    /// Whether a layer's K/V was made while its rows were on their way, which is when it came to need them.
+    made: Vec<bool>,
 }
 
 /// Where the step's K/V of a layer is written: memory laid out by slot, and each row's slot in it.
@@ -322,13 +323,13 @@ impl Store {
             write_back: module.function("write_back", 0)?,
             _module: module,
         };
-        let mark = || gpu.new_mark();
-        let order = |_| Ok(Order { made: mark()?, written: mark()?, read: mark()? });
-        let fetched = |_| Ok(Fetched { begun: mark()?, done: mark()?, wait: mark()?, waited: mark()? });
+        let (mark, ordering) = (|| gpu.new_mark(), || gpu.new_order());
+        let order = |_| Ok(Order { made: ordering()?, written: ordering()?, read: ordering()? });
+        let fetched = |_| Ok(Fetched { begun: mark()?, done: mark()?, wait: mark()? });
         let turn = || -> Result<Turn> {
             let marks = self.layout.fetched().map(fetched).collect::<Result<Vec<_>>>()?;
             let unset = vec![false; marks.len()];
-            Ok(Turn { set: unset.clone(), waited: unset, marks, ..Turn::default() })
+            Ok(Turn { set: unset.clone(), made: unset.clone(), waited: unset, marks, ..Turn::default() })
         };
         let mut tier = Tier {
             host,
@@ -339,7 +340,7 @@ impl Store {
             kernels,
             speeds: Speeds { copy: 0.0, copy_byte: 0.0, gather_byte: 0.0 },
             order: (0..self.layout.arenas()).map(order).collect::<Result<_>>()?,
-            entry: mark()?,
+            entry: ordering()?,
             turns: [turn()?, turn()?],
             turn: 0,
             held: (0..self.layout.ring).map(|_| Held::new(self.pages)).collect(),
@@ -463,6 +464,7 @@ impl Store {
         turn.gathers = tier.speeds.gathers(turn.runs.len(), turn.pages.len() * tier.page_bytes);
         turn.rows = slots.len() as u32;
         turn.brought = 0;
+        turn.made.fill(false);
         Ok(&turn.pages)
     }
 
@@ -535,8 +537,8 @@ impl Store {
     }
 
     /// Has the stream of fetches bring single rows of a layer by what `launch` puts there: once the choice is `ready` and what
-    /// was brought to the same place before has been `read`.
-    pub fn fetch_rows(
+    /// was brought to the same place before has been `read`. More may follow until [`end_rows`](Self::end_rows).
+    pub fn begin_rows(
         &mut self,
         layer: usize,
         [ready, read]: [&CudaEvent; 2],
@@ -545,9 +547,16 @@ impl Store {
         let Some((tier, at)) = self.tier.as_mut().zip(layer.checked_sub(self.layout.resident)) else { return Ok(()) };
         tier.down.wait_for(ready)?;
         tier.down.wait_for(read)?;
-        let turn = &mut tier.turns[tier.turn];
-        tier.down.set_mark(&turn.marks[at].begun)?;
+        tier.down.set_mark(&tier.turns[tier.turn].marks[at].begun)?;
+        launch(&tier.down)
+    }
+
+    /// The last rows of a layer, once what was brought to their place before has been `read`.
+    pub fn end_rows(&mut self, layer: usize, read: &CudaEvent, launch: impl FnOnce(&Gpu) -> Result<()>) -> Result<()> {
+        let Some((tier, at)) = self.tier.as_mut().zip(layer.checked_sub(self.layout.resident)) else { return Ok(()) };
+        tier.down.wait_for(read)?;
         launch(&tier.down)?;
+        let turn = &mut tier.turns[tier.turn];
         tier.down.set_mark(&turn.marks[at].done)?;
         turn.set[at] = true;
         Ok(())
@@ -576,26 +585,41 @@ impl Store {
         }
         turn.waited[at] = true;
         let marks = &turn.marks[at];
-        main.set_mark(&marks.wait)?;
-        main.wait_for(&marks.done)?;
-        main.set_mark(&marks.waited)
+        if !std::mem::take(&mut turn.made[at]) {
+            main.set_mark(&marks.wait)?;
+        }
+        main.wait_for(&marks.done)
     }
 
-    /// The step's K/V of a layer is there: it goes to the host tier too.
-    pub fn written(&mut self, main: &Gpu, layer: usize, target: Target) -> Result<()> {
+    /// The step's K/V of a layer is there: it goes to the host tier too, and `also` launches what else is made of it beside the
+    /// step, for the next one.
+    pub fn written(
+        &mut self,
+        main: &Gpu,
+        layer: usize,
+        target: Target,
+        also: impl FnOnce(&Gpu) -> Result<()>,
+    ) -> Result<()> {
         let layer_bytes = self.layer_bytes();
         let token_bytes = self.layer_page_bytes / PAGE_TOKENS;
         let Some(tier) = &mut self.tier else { return Ok(()) };
         if tier.int4.is_some() {
             return tier.written_int4(main, (layer, self.pages), target);
         }
-        let turn = &tier.turns[tier.turn];
-        let order = match layer >= turn.selects_from {
-            true => &tier.fresh_order[layer % 2],
-            false => &tier.order[self.layout.arena(layer)],
+        let turn = &mut tier.turns[tier.turn];
+        let (order, made) = match layer.checked_sub(self.layout.resident).filter(|_| layer >= turn.selects_from) {
+            // It is all that the step makes before it needs the layer's rows.
+            Some(at) => {
+                turn.made[at] = true;
+                (&tier.fresh_order[layer % 2], &turn.marks[at].wait)
+            }
+            None => {
+                let order = &tier.order[self.layout.arena(layer)];
+                (order, &order.made)
+            }
         };
-        main.set_mark(&order.made)?;
-        tier.up.wait_for(&order.made)?;
+        main.set_mark(made)?;
+        tier.up.wait_for(made)?;
         let mut args = WriteBackArgs {
             from: target.kv,
             to: tier.host.pointer() + (layer * layer_bytes) as u64,
@@ -607,6 +631,7 @@ impl Store {
         let launch = Launch { grid: (turn.rows, 1, 1), threads: 256, shared_bytes: 0, begin: Begin::After };
         // SAFETY: the kernel takes one `WriteBack`; slots were checked against the pages that both tiers have.
         unsafe { tier.up.launch(tier.kernels.write_back, launch, &mut [(&raw mut args).cast()])? };
+        also(&tier.up)?;
         tier.up.set_mark(&order.written)?;
         tier.link.to_host_bytes += (turn.rows as usize * token_bytes) as u64;
         Ok(())
@@ -727,9 +752,10 @@ impl Tier {
             if !std::mem::take(set) {
                 continue;
             }
-            self.link.fetch_seconds += self.down.microseconds(&marks.begun, &marks.done)? * 1e-6;
+            let took = self.down.microseconds(&marks.begun, &marks.done)?;
+            self.link.fetch_seconds += took * 1e-6;
             if waited {
-                self.link.waited_seconds += self.down.microseconds(&marks.wait, &marks.waited)? * 1e-6;
+                self.link.waited_seconds += self.down.microseconds(&marks.wait, &marks.done)?.clamp(0.0, took) * 1e-6;
             }
         }
         Ok(())

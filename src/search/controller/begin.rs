@@ -122,6 +122,7 @@ impl Controller {
             events,
             commands,
             ticker,
+            pruned: false,
         })
     }
 }

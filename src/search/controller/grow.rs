@@ -273,6 +273,11 @@ impl Controller {
 
     /// Prunes a thought and all below it; what is pinned, right, or pruned already stays.
     pub(super) fn prune(&mut self, node: NodeId, why: &str) -> Vec<NodeId> {
+        // What is held is told before the first of them goes, and with the first words that are written afterwards: the model's next
+        // step lies in between.
+        if !std::mem::replace(&mut self.pruned, true) {
+            self.tell_counters();
+        }
         for below in self.tree.subtree(node) {
             self.holds.remove(&below);
         }

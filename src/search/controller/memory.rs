@@ -22,9 +22,13 @@ impl Controller {
         self.lm.expect(&claims(&soon), &claims(&later));
     }
 
+    pub(super) fn tell_counters(&mut self) {
+        self.emit(Event::Counters { counters: self.lm.counters() });
+    }
+
     /// What memory, link and speed are now, and which thought keeps what.
     pub(super) fn tell_memory(&mut self) {
-        self.emit(Event::Counters { counters: self.lm.counters() });
+        self.tell_counters();
         let mut holds: Vec<(NodeId, &Hold)> = self.holds.iter().map(|(&node, hold)| (node, hold)).collect();
         holds.sort_unstable_by_key(|(node, _)| *node);
         let held = self.lm.held(&holds.iter().map(|(_, hold)| *hold).collect::<Vec<_>>());

@@ -72,6 +72,9 @@ impl Controller {
                 limit = time_is_up => self.stop(Reason::Seconds { limit }),
                 _ = self.ticker.tick() => self.tell_memory(),
                 piece = flight.news() => if let Some(piece) = piece {
+                    if std::mem::take(&mut self.pruned) {
+                        self.tell_counters();
+                    }
                     let flight::Piece { request, node, sample, text, logprob } = piece;
                     // A piece for the screen alone; what cannot be written as JSON is not needed there.
                     self.emit(Event::Token { request, node, sample, text, logprob: finite(logprob) });

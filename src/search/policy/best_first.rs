@@ -22,7 +22,10 @@ pub fn next(tree: &ThoughtTree, plan: &Plan, priority: &Expression, width: usize
     if waiting.len() <= width.min(1) {
         return Step::Expand(waiting);
     }
-    let priorities = match memory.numbers(priority, tree, &waiting) {
+    // The default is read from the tree.
+    let scores = || Ok(waiting.iter().map(|&id| tree.node(id).score).collect());
+    let is_score = priority.text().trim() == "score";
+    let priorities = match if is_score { scores() } else { memory.numbers(priority, tree, &waiting) } {
         Ok(priorities) => priorities,
         Err(message) => return Step::End(Reason::Failed { message }),
     };

@@ -18,14 +18,10 @@ pub struct Memory {
 struct Known<T> {
     /// The values that it needs.
     names: Vec<&'static str>,
-    /// By thought; `None`: it was not worked out yet.
-    thoughts: Vec<Option<Given<T>>>,
-}
-
-/// What an expression gave, and of which values.
-struct Given<T> {
-    values: Box<[Option<f64>]>,
-    result: Option<T>,
+    /// Those values, thought after thought.
+    values: Vec<Option<f64>>,
+    /// What they gave; the outer `None`: it was not worked out yet.
+    results: Vec<Option<Option<T>>>,
 }
 
 impl Memory {
@@ -54,7 +50,7 @@ fn known<'a, T>(all: &'a mut HashMap<String, Known<T>>, expression: &Expression)
     all.entry(expression.text().to_string()).or_insert_with(|| {
         let needed = expression.names();
         let names = values::names().into_iter().filter(|name| needed.iter().any(|needed| needed == name)).collect();
-        Known { names, thoughts: Vec::new() }
+        Known { names, values: Vec::new(), results: Vec::new() }
     })
 }
 
@@ -65,24 +61,28 @@ impl<T: Copy> Known<T> {
         ids: &[NodeId],
         work_out: impl FnOnce(&[Values]) -> Result<Vec<Option<T>>, String>,
     ) -> Result<Vec<Option<T>>, String> {
-        let Self { names, thoughts } = self;
-        thoughts.resize_with(tree.len(), || None);
+        let Self { names, values, results } = self;
+        let width = names.len();
+        values.resize(tree.len() * width, None);
+        results.resize(tree.len(), None);
         let table = values::table(tree, ids, names);
-        let row = |at: usize| &table[at * names.len()..(at + 1) * names.len()];
+        let row = |at: usize| &table[at * width..(at + 1) * width];
+        let place = |at: usize| ids[at].index() * width..(ids[at].index() + 1) * width;
         // Numbers that are none are equal too, and a zero is not its negative.
         let same = |a: &[Option<f64>], b: &[Option<f64>]| {
             a.iter().zip(b).all(|(a, b)| a.map(f64::to_bits) == b.map(f64::to_bits))
         };
-        let is_new = |&at: &usize| thoughts[ids[at].index()].as_ref().is_none_or(|given| !same(&given.values, row(at)));
+        let is_new = |&at: &usize| results[ids[at].index()].is_none() || !same(&values[place(at)], row(at));
         let new: Vec<usize> = (0..ids.len()).filter(is_new).collect();
         if !new.is_empty() {
-            let values = |at: &usize| names.iter().zip(row(*at)).filter_map(|(name, value)| Some((*name, (*value)?)));
-            let rows: Vec<Values> = new.iter().map(|at| values(at).collect()).collect();
+            let named = |at: &usize| names.iter().zip(row(*at)).filter_map(|(name, value)| Some((*name, (*value)?)));
+            let rows: Vec<Values> = new.iter().map(|at| named(at).collect()).collect();
             for (&at, result) in new.iter().zip(work_out(&rows)?) {
-                thoughts[ids[at].index()] = Some(Given { values: row(at).into(), result });
+                values[place(at)].copy_from_slice(row(at));
+                results[ids[at].index()] = Some(result);
             }
         }
-        Ok(ids.iter().map(|id| thoughts[id.index()].as_ref().and_then(|given| given.result)).collect())
+        Ok(ids.iter().map(|id| results[id.index()].flatten()).collect())
     }
 }
 
@@ -194,7 +194,7 @@ mod tests {
     fn only_what_changed_is_worked_out_again() {
         let grown = tree(&[(0, 0.5, -1.0), (0, 0.25, -1.0), (1, 0.5, -2.0)]);
         let ids: Vec<NodeId> = (1..4).map(NodeId).collect();
-        let mut known = Known { names: vec!["score"], thoughts: Vec::new() };
+        let mut known = Known { names: vec!["score"], values: Vec::new(), results: Vec::new() };
         let mut worked = Vec::new();
         let mut ask = |tree: &ThoughtTree| {
             let found = known.of(tree, &ids, |rows| {

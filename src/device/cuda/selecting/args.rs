@@ -69,12 +69,17 @@ pub struct KeepArgs {
     pub starts: u64,
     pub kept: KeptArgs,
     pub total: u64,
+    pub other: u64,
     pub brought: u64,
+    pub chunks: u64,
     pub moved: u64,
     pub told: u64,
     pub first: u32,
     pub stage: u32,
     pub capacity: u32,
+    pub turned: u32,
+    pub own: u32,
+    pub tiles: u32,
     pub step: u32,
 }
 
@@ -110,15 +115,22 @@ pub struct PutArgs {
 }
 
 #[repr(C)]
+#[derive(Clone, Copy)]
 pub struct GatherArgs {
     pub host: u64,
     pub pool: u64,
     pub total: u64,
     pub brought: u64,
+    pub chunks: u64,
     pub told: u64,
     pub capacity: u32,
     pub kv_heads: u32,
     pub pieces: u32,
+    pub own: u32,
+    pub stage: u32,
+    pub turned: u32,
+    pub chunk_count: u32,
+    pub late: u32,
 }
 
 #[repr(C)]
@@ -140,6 +152,7 @@ pub struct AttendArgs {
     pub kept: KeptArgs,
     pub first: u32,
     pub stage: u32,
+    pub turned: u32,
     pub group: u32,
     pub kv_heads: u32,
     pub head_size: u32,

@@ -24,6 +24,8 @@ impl Selecting {
         [q, out]: [u64; 2],
         own: Target,
     ) -> Result<()> {
+        // Rows that nobody had brought while the layer before was read.
+        self.bring_late(store, layer)?;
         let (n, fours) = (self.rows.count, (self.heads / self.kv_heads).div_ceil(4));
         // A part is worth it for tokens that a block takes at least twice.
         let wanted = (ATTEND_BLOCKS * self.multiprocessors).div_ceil(n * self.kv_heads * fours);
@@ -60,6 +62,7 @@ impl Selecting {
             kept: self.keeping.kept(layer),
             first,
             stage,
+            turned: (layer % 2) as u32,
             group: args.group,
             kv_heads: args.kv_heads,
             head_size: args.head_size,
@@ -79,6 +82,8 @@ impl Selecting {
             };
         }
         gpu.set_mark(&chosen.read)?;
+        self.attended = Some(layer);
+        self.bring_late(store, layer + 1)?;
         match self.sampled_now() {
             (sampled, head, row) if sampled == layer => self.sample(gpu, store, layer, [q, kv], own, (row, head)),
             _ => Ok(()),

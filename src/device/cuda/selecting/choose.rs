@@ -26,7 +26,7 @@ impl Selecting {
                 [(at * self.kv_heads + head) as u32, i as u32]
             })
             .collect();
-        let (items, total, told) = (gpu.upload(&items)?, gpu.upload(&[count as u32, 0])?, gpu.zeros(TOLD * 8)?);
+        let (items, total, told) = (gpu.upload(&items)?, gpu.upload(&[count as u32, 0, 0])?, gpu.zeros(TOLD * 8)?);
         let [begun, done] = [gpu.new_mark()?, gpu.new_mark()?];
         let mut times = Vec::new();
         for blocks in LINK_BLOCKS {
@@ -41,6 +41,12 @@ impl Selecting {
                     capacity: 0,
                     kv_heads: self.kv_heads as u32,
                     pieces: (self.head_size / 8) as u32,
+                    chunks: 0,
+                    own: 0,
+                    stage: 0,
+                    turned: 0,
+                    chunk_count: 0,
+                    late: 0,
                 };
                 gpu.set_mark(&begun)?;
                 let launch = grid(blocks as usize, 1, 1, LINK_THREADS);
@@ -69,7 +75,7 @@ impl Selecting {
         for first in (0..n).step_by(chunk) {
             let rows = first..(first + chunk).min(n);
             let (args, count) = (self.args(layer, rows.clone(), q), rows.len());
-            run(k.project_queries, grid(count, self.kv_heads, 1, 128), args)?;
+            run(k.project_queries, grid(count, self.kv_heads, 1, 256), args)?;
             if !self.rows.expanded {
                 run(k.expand, grid((args.run_count as usize * PAGE_TOKENS).div_ceil(256), 1, 1, 256), args)?;
             }
@@ -81,58 +87,73 @@ impl Selecting {
         if !self.rows.all {
             return Ok(());
         }
-        self.keeping.settle(gpu, layer, chosen, self.told.pointer())?;
+        self.keeping.settle(gpu, layer, [chosen, &self.chosen[(layer + 1) % 2]], self.told.pointer())?;
         gpu.set_mark(&chosen.ready)?;
         self.bring(store, layer)
     }
 
-    /// Has what a layer lacks brought.
-    fn bring(&self, store: &mut Store, layer: usize) -> Result<()> {
+    /// Has what a layer lacks brought: at once, but for what comes to frames of the stage that the layer before has. That comes
+    /// once the attention of that layer is launched and done.
+    fn bring(&mut self, store: &mut Store, layer: usize) -> Result<()> {
+        let (chosen, host) = (&self.chosen[layer % 2], store.host(layer));
+        store.begin_rows(layer, [&chosen.ready, &chosen.read], |down| self.gather(down, host, layer, false))?;
+        self.late_rows = Some(layer);
+        if layer == self.whole_layers || self.attended == Some(layer - 1) {
+            self.bring_late(store, layer)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Has the rest of a layer brought, if that is still to be done: the attention of the layer before is launched.
+    pub(super) fn bring_late(&mut self, store: &mut Store, layer: usize) -> Result<()> {
+        if self.late_rows != Some(layer) {
+            return Ok(());
+        }
+        self.late_rows = None;
+        let (before, host) = (&self.chosen[(layer + 1) % 2], store.host(layer));
+        store.end_rows(layer, &before.read, |down| self.gather(down, host, layer, true))
+    }
+
+    /// Launches what gathers a layer's rows from where they lie in the host tier.
+    fn gather(&self, down: &Gpu, host: u64, layer: usize, late: bool) -> Result<()> {
         let chosen = &self.chosen[layer % 2];
         let (pool, [_, stage]) = self.keeping.places(layer);
-        // Rows that fetch each by itself keep nothing, and know the stage alone.
-        let first = if self.share { 0 } else { u64::from(stage) * 4 * self.head_size as u64 };
         let mut gather = GatherArgs {
-            host: store.host(layer),
-            pool: pool + first,
+            host,
+            pool,
             total: chosen.total(),
             brought: chosen.brought.as_ref().map_or(0, Buffer::pointer),
             told: self.told.pointer(),
             capacity: self.keeping.split().stage as u32,
             kv_heads: self.kv_heads as u32,
             pieces: (self.head_size / 8) as u32,
+            own: self.keeping.own(),
+            stage,
+            turned: (layer % 2) as u32,
+            chunks: chosen.chunks.pointer(),
+            chunk_count: self.keeping.chunks() as u32,
+            late: u32::from(late),
         };
+        let gather = (&raw mut gather).cast();
+        if self.share {
+            let launch = grid(self.link_blocks as usize, 1, 1, LINK_THREADS);
+            // SAFETY: the kernel takes one `Gather`.
+            return unsafe { down.launch(self.kernels.gather_rows, launch, &mut [gather]) };
+        }
         let SelectArgs { mut lists, mut counts, mut bits, mut list_stride, mut pages, .. } =
             self.args(layer, 0..self.rows.count, 0);
         let mut starts = chosen.starts.pointer();
-        store.fetch_rows(layer, [&chosen.ready, &chosen.read], |down| {
-            let gather = (&raw mut gather).cast();
-            match self.share {
-                // SAFETY: the kernel takes one `Gather`.
-                true => unsafe {
-                    down.launch(
-                        self.kernels.gather_rows,
-                        grid(self.link_blocks as usize, 1, 1, LINK_THREADS),
-                        &mut [gather],
-                    )
-                },
-                // SAFETY: the kernel takes one `Gather` and these six.
-                false => unsafe {
-                    down.launch(
-                        self.kernels.gather_alone,
-                        grid(self.rows.count, self.kv_heads, 1, 256),
-                        &mut [
-                            gather,
-                            (&raw mut lists).cast(),
-                            (&raw mut counts).cast(),
-                            (&raw mut bits).cast(),
-                            (&raw mut starts).cast(),
-                            (&raw mut list_stride).cast(),
-                            (&raw mut pages).cast(),
-                        ],
-                    )
-                },
-            }
-        })
+        let parameters = &mut [
+            gather,
+            (&raw mut lists).cast(),
+            (&raw mut counts).cast(),
+            (&raw mut bits).cast(),
+            (&raw mut starts).cast(),
+            (&raw mut list_stride).cast(),
+            (&raw mut pages).cast(),
+        ];
+        // SAFETY: the kernel takes one `Gather` and these six.
+        unsafe { down.launch(self.kernels.gather_alone, grid(self.rows.count, self.kv_heads, 1, 256), parameters) }
     }
 }

@@ -1,15 +1,17 @@
 //! Rows of the host tier that stay on the card from step to step (`kernels/keep.cu`).
 //!
 //! ```text
-//! pool    [layer 1: set 0 | set 1 | …][layer 2: …] … [stage of even layers][stage of odd layers]
+//! pool    [layer 1: set 0 | set 1 | …][layer 2: …] … [stage: even layers → … ← odd layers]
 //! ```
 //!
 //! A selecting layer has frames of its own, in sets that a block each settles: of a step's rows those that are here are found,
-//! and the others come for rows that are wanted less. What comes beside them is brought to a stage, for this layer alone.
+//! and the others come for rows that are wanted less. What comes beside them is brought to the stage, for this layer alone.
+//! Layers fill it from either end in turns, so that one is brought while the one before is read; where the two would meet,
+//! the rest is brought once attention has read the layer before.
 //! Nothing here is told of a row that is written anew: `put_partial`, which sees every new key, drops what was kept of its
 //! slot, so that no row is ever served for another one's sake.
 //!
-//! Frames are shared out between stages and layers as steps turn out (`Split`): a stage is to have all that does not stay,
+//! Frames are shared out between the stage and layers as steps turn out (`Split`): the stage is to have all that does not stay,
 //! since attention reads the rest from the host tier in place, each row for itself.
 
 use super::args::{BringBackArgs, KeepArgs, KeptArgs};
@@ -116,11 +118,21 @@ impl Keeping {
         })
     }
 
-    /// Where rows lie: the pool, and its first frames of a layer and of the layer's stage.
+    /// Where rows lie: the pool, and its first frames of a layer and of the stage.
     pub fn places(&self, layer: usize) -> (u64, [u32; 2]) {
         let own = self.split.layer_frames(self.kv_heads);
-        let stage = self.layers * own + layer % 2 * self.split.stage;
-        (self.pool.pointer(), [((layer - self.first_layer) * own) as u32, stage as u32])
+        let frames = [(layer - self.first_layer) * own, self.layers * own];
+        (self.pool.pointer(), frames.map(|frame| frame as u32))
+    }
+
+    /// Chunks that a layer's rows of the stage are told in.
+    pub fn chunks(&self) -> usize {
+        self.split.tiles(self.pages) * self.split.groups * self.kv_heads
+    }
+
+    /// Frames of a layer.
+    pub fn own(&self) -> u32 {
+        self.split.layer_frames(self.kv_heads) as u32
     }
 
     /// Frames of the pool.
@@ -255,20 +267,25 @@ impl Keeping {
         unsafe { gpu.launch(self.kernels.bring_back, launch, &mut [(&raw mut args).cast()]) }
     }
 
-    /// Gives what was chosen for a layer frames, and lists what is to be brought.
-    pub fn settle(&self, gpu: &Gpu, layer: usize, chosen: &Chosen, told: u64) -> Result<()> {
+    /// Gives what was chosen for a layer frames, and lists what is to be brought; `before`: what was chosen for the layer before.
+    pub fn settle(&self, gpu: &Gpu, layer: usize, [chosen, before]: [&Chosen; 2], told: u64) -> Result<()> {
         let (_, [first, stage]) = self.places(layer);
         let mut args = KeepArgs {
             bits: chosen.bits.pointer(),
             starts: chosen.starts.pointer(),
             kept: self.kept(layer),
             total: chosen.total(),
+            other: before.total() + 4,
             brought: chosen.brought.as_ref().map_or(0, Buffer::pointer),
+            chunks: chosen.chunks.pointer(),
             moved: self.moved.pointer(),
             told,
             first,
             stage,
             capacity: self.split.stage as u32,
+            turned: (layer % 2) as u32,
+            own: self.own(),
+            tiles: self.split.tiles(self.pages) as u32,
             step: self.step,
         };
         let launch = grid(self.split.groups * self.kv_heads, 1, 1, SETTLERS);
@@ -276,7 +293,7 @@ impl Keeping {
         unsafe { gpu.launch(self.kernels.settle, launch, &mut [(&raw mut args).cast()]) }
     }
 
-    /// A layer asked for so many frames of its stage: gives stages what they lack. What was kept is forgotten then, since it lies
+    /// A layer asked for so many frames of the stage: gives it what it lacks. What was kept is forgotten then, since it lies
     /// elsewhere from now on. True where something changed.
     pub fn adapt(&mut self, gpu: &Gpu, stage_wanted: usize) -> Result<bool> {
         let Some(split) = self.split.grown(self.frames, stage_wanted, (self.pages, self.kv_heads, self.layers)) else {

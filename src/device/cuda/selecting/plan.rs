@@ -18,7 +18,7 @@ pub const LINK_BLOCKS: [u32; 4] = [4, 8, 16, 32];
 pub struct Plan {
     pub layout: Layout,
     pub whole_layers: usize,
-    /// Frames for rows: those that stay, and the two stages'.
+    /// Frames for rows: those that stay, and the stage's.
     pub frames: usize,
     /// Whether rows stay from step to step, and whether frames know when they were used.
     pub keeps: bool,
@@ -30,45 +30,71 @@ pub struct Plan {
 /// A frame's bytes beside the row: who has it and when it was used, and its place in the lists of what is brought.
 const FRAME_BYTES: usize = 16;
 
-/// Frames of a set: enough for a set's share of what is wanted to be about that of the others, few enough for a block; and the
-/// most that a row's state can tell.
-const SET_FRAMES: usize = 256;
+/// Pages of a set and sets of a K/V head: each is a block's, and many are quicker, but none may hold what another lacks room for.
+/// The most frames of a set that a row's state can tell.
+const SET_PAGES: usize = 16;
+const MOST_GROUPS: usize = 16;
 const MOST_FRAMES: usize = 4095;
-const MOST_GROUPS: usize = 64;
 
-/// How frames are shared out between layers and stages.
+/// Pages that a block settles at once.
+const TILE_PAGES: usize = 512;
+
+/// Chunks of a K/V head at most, for any number of sets.
+pub fn most_chunks(pages: usize) -> usize {
+    pages.div_ceil(TILE_PAGES) + 2 * MOST_GROUPS
+}
+
+/// How frames are shared out between layers and the stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Split {
     /// Sets of a K/V head: every so many-th page belongs to one.
     pub groups: usize,
-    /// Frames of a set, and of each stage.
+    /// Frames of a set, and of the stage.
     pub of_set: usize,
     pub stage: usize,
 }
 
 impl Split {
-    /// Before anything is known: an eighth to each stage, or all where nothing stays.
+    /// Before anything is known: a sixth to the stage, or all where nothing stays.
     pub fn first(plan: &Plan, pages: usize, kv_heads: usize, layers: usize) -> Self {
         match plan.keeps {
-            true => Self::of(plan.frames, plan.frames / 8, (pages, kv_heads, layers)),
-            false => Self { groups: 8.min(pages), of_set: 0, stage: (plan.frames / 2).max(1) },
+            true => Self::of(plan.frames, plan.frames / 6, (pages, kv_heads, layers)),
+            false => Self { groups: Self::groups(pages), of_set: 0, stage: plan.frames.max(1) },
         }
     }
 
-    fn of(frames: usize, stage: usize, (pages, kv_heads, layers): (usize, usize, usize)) -> Self {
-        let stage = stage.clamp(1, (frames / 2).max(1));
-        let of_layer = frames.saturating_sub(2 * stage) / layers.max(1);
-        let groups = (of_layer / (kv_heads * SET_FRAMES)).clamp(1, MOST_GROUPS.min(pages));
-        let slots = pages.div_ceil(groups) * PAGE_TOKENS;
-        Self { groups, of_set: (of_layer / (kv_heads * groups)).min(slots).min(MOST_FRAMES), stage }
+    fn groups(pages: usize) -> usize {
+        (pages / SET_PAGES).clamp(1, MOST_GROUPS)
     }
 
-    /// With a stage for all that a layer wanted of it and a quarter more, as far as half of all frames goes (there are two, so that
-    /// none may be left for rows to stay); `None` where it has that.
+    /// Chunks of a set: so many pages are settled at once.
+    pub fn tiles(&self, pages: usize) -> usize {
+        pages.div_ceil(self.groups).div_ceil(TILE_PAGES)
+    }
+
+    /// What the stage may have of all frames: some are for rows to stay.
+    fn most(frames: usize) -> usize {
+        (frames - frames / 8).max(1)
+    }
+
+    fn of(frames: usize, stage: usize, (pages, kv_heads, layers): (usize, usize, usize)) -> Self {
+        let stage = stage.clamp(1, Self::most(frames));
+        let of_layer = frames.saturating_sub(stage) / layers.max(1);
+        let groups = Self::groups(pages).min(of_layer / kv_heads).max(1);
+        let slots = pages.div_ceil(groups) * PAGE_TOKENS;
+        let of_set = (of_layer / (kv_heads * groups)).min(slots).min(MOST_FRAMES);
+        Self { groups, of_set, stage: if of_set > 0 { stage } else { frames.max(1) } }
+    }
+
+    /// With a stage for what two layers wanted of it, one of them read while the other comes, where that is two thirds of all
+    /// frames at most, else for what one did and an eighth more, as far as `most` goes; `None` where it has that, or nearly.
     pub fn grown(&self, frames: usize, wanted: usize, sizes: (usize, usize, usize)) -> Option<Self> {
-        let most = (frames / 2).max(1);
-        (self.of_set > 0 && wanted > self.stage && self.stage < most)
-            .then(|| Self::of(frames, (wanted + wanted / 4).min(most), sizes))
+        let (least, room) = match 2 * wanted + wanted / 16 <= frames / 3 * 2 {
+            true => (2 * wanted, 2 * wanted + wanted / 16),
+            false => (wanted + wanted / 16, wanted + wanted / 8),
+        };
+        (self.of_set > 0 && least > self.stage && self.stage < Self::most(frames))
+            .then(|| Self::of(frames, room, sizes))
     }
 
     pub fn layer_frames(&self, kv_heads: usize) -> usize {
@@ -89,7 +115,7 @@ pub fn guesses(selection: &Selection) -> Result<(&Speculation, Look)> {
     }
 }
 
-/// Bytes that the card's tier needs at least: partial keys of all pages, one arena, and a frame in each stage.
+/// Bytes that the card's tier needs at least: partial keys of all pages, one arena, and two frames.
 pub fn least_bytes(selection: &Selection, pages: usize, shape: &Shape) -> Result<u64> {
     Ok(partial_bytes(guesses(selection)?.0, pages, shape)
         + (pages * layer_page_bytes(shape) + 2 * (row_bytes(shape) + FRAME_BYTES)) as u64)
@@ -210,16 +236,17 @@ mod tests {
             [(2, 3, 1, 4), (100, 40, 2, 3), (5_000, 64, 1, 4), (200_000, 2000, 8, 31), (90_000, 90, 8, 2)]
         {
             let sizes = (pages, kv_heads, layers);
-            let mut split = Split::of(frames, frames / 8, sizes);
+            let mut split = Split::of(frames, frames / 6, sizes);
             for wanted in [0, 1, frames / 7, frames / 5, frames / 2, frames, 10 * frames] {
                 let before = split;
                 if let Some(grown) = split.grown(frames, wanted, sizes) {
                     split = grown;
                     assert!(split.stage > before.stage, "{before:?} {split:?}");
                 }
-                assert!(split.stage >= wanted.min(frames / 2) || split.of_set == 0, "{split:?} for {wanted}");
-                let used = 2 * split.stage + layers * split.layer_frames(kv_heads);
+                assert!(split.stage >= wanted.min(Split::most(frames)) || split.of_set == 0, "{split:?} for {wanted}");
+                let used = split.stage + layers * split.layer_frames(kv_heads);
                 assert!(used <= frames && split.stage > 0 && split.groups <= pages, "{split:?} of {frames}");
+                assert!(split.groups * split.tiles(pages) <= most_chunks(pages), "{split:?} of {pages}");
                 assert!(split.of_set <= MOST_FRAMES && split.of_set <= pages.div_ceil(split.groups) * PAGE_TOKENS);
             }
         }

@@ -50,6 +50,7 @@ impl Selecting {
         }
         rows.retain(|&row| !self.sees(row, work.positions[row], &written));
         self.keeping.begin(&work.pages, &mut |pages| staging.push(pages));
+        (self.attended, self.late_rows) = (None, None);
         self.rows = Rows { count: rows.len(), all: rows.len() == work.rows(), ..Rows::default() };
         if rows.is_empty() {
             return;
@@ -102,10 +103,11 @@ impl Selecting {
         for at in [&mut rows.batch_row, &mut rows.positions, &mut rows.caps, &mut rows.runs] {
             *at += base;
         }
-        let (n, stride, list) = (rows.count, rows.stride, rows.list_stride);
+        // Paths grow with every step, and the room for them seldom: taking memory waits for the card.
+        let (n, stride, list) = (rows.count, rows.stride.next_multiple_of(512), rows.list_stride.next_multiple_of(128));
         let chunk = self.chunk().min(n);
         let room = &mut self.room;
-        gpu.grow(&mut room.projected, chunk * self.heads * self.columns * 4)?;
+        gpu.grow(&mut room.projected, chunk * self.heads * self.columns.next_multiple_of(2) * 4)?;
         gpu.grow(&mut room.scores, chunk * self.heads * stride * 4)?;
         gpu.grow(&mut room.tops, chunk * self.heads * 4)?;
         gpu.grow(&mut room.within, chunk * self.heads * 4)?;

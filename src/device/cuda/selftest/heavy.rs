@@ -147,7 +147,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     let from = Target { kv: there.pointer(), slots: every_there.pointer() };
     store.plan(&path(0, 0), &every, Some(LAYER))?;
     store.begin(gpu, [0, from.slots, 0])?;
-    store.written(gpu, LAYER, from)?;
+    store.written(gpu, LAYER, from, |_| Ok(()))?;
     store.wait()?;
 
     let mut know = Know {

@@ -162,7 +162,7 @@ impl Bed<'_> {
         self.store.begin(self.gpu, [0, at.pointer(), 0])?;
         for layer in WHOLE..LAYERS {
             let from = Target { kv: self.there[layer].pointer(), slots: at.pointer() };
-            self.store.written(self.gpu, layer, from)?;
+            self.store.written(self.gpu, layer, from, |_| Ok(()))?;
             self.selecting.put(self.gpu, layer, from, at.pointer(), slots.len())?;
         }
         self.gpu.wait()?;

@@ -132,7 +132,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     store.plan(&path(0, 0), &every, None)?;
     store.begin(gpu, [0, from.slots, 0])?;
     for layer in LAYER..shape.layers {
-        store.written(gpu, layer, from)?;
+        store.written(gpu, layer, from, |_| Ok(()))?;
         selecting.put(gpu, layer, from, from.slots, every.len())?;
     }
     store.wait()?;

@@ -77,12 +77,12 @@ impl CudaDevice {
             head_size: shape.head_size as u32,
         };
         self.kernels.rotate(gpu, args, store.begin_writing(self.begin))?;
-        store.written(gpu, layer, target)?;
-        if let Some(selecting) = selecting {
-            selecting.put(gpu, layer, target, running.slots, running.n as usize)?;
-            if selecting.look(layer) == Some(Look::Same) {
-                selecting.choose(gpu, store, layer, there(&room.q)?.pointer())?;
-            }
+        let (slots, rows) = (running.slots, running.n as usize);
+        store.written(gpu, layer, target, |beside| {
+            selecting.as_ref().map_or(Ok(()), |selecting| selecting.put(beside, layer, target, slots, rows))
+        })?;
+        if let Some(selecting) = selecting.as_mut().filter(|selecting| selecting.look(layer) == Some(Look::Same)) {
+            selecting.choose(gpu, store, layer, there(&room.q)?.pointer())?;
         }
         if self.watching.is_some() { self.tell(layer, &guess) } else { Ok(()) }
     }

@@ -43,10 +43,15 @@ impl Planner {
                 work.tasks.extend(units.filter(|units| !units.is_empty()));
             }
             Method::Auto => {
-                *split = split_wide_units(work, *parallel);
-                share_out(work, *parallel);
+                let costs = costs(work, *parallel);
+                share_out(work, *parallel, &costs);
+                *split = few_units(work, *parallel);
+                if *split && unevenness(work, *parallel, &costs) > EVEN {
+                    split_wide_units(work, *parallel, &costs);
+                    share_out(work, *parallel, &self::costs(work, *parallel));
+                }
             }
-            Method::Flatten => share_out(work, *parallel),
+            Method::Flatten => share_out(work, *parallel, &costs(work, *parallel)),
             Method::NodeChunk => {
                 work.tasks.clear();
                 work.tasks.extend((0..work.units.len() as u32).map(|u| u..u + 1));
@@ -130,7 +135,7 @@ fn whole_heads(Parallel { threads, kv_heads, .. }: Parallel) -> usize {
 }
 
 /// Heads that are a thread's own, and tasks for the others, the most work first.
-fn share_out(work: &mut AttendWork, parallel: Parallel) {
+fn share_out(work: &mut AttendWork, parallel: Parallel, costs: &[u64]) {
     let whole = whole_heads(parallel);
     let (threads, heads, cut) =
         (parallel.threads.max(1) as u64, parallel.kv_heads as u64, (parallel.kv_heads - whole) as u64);
@@ -141,7 +146,6 @@ fn share_out(work: &mut AttendWork, parallel: Parallel) {
         work.tasks.extend((end > 0).then_some(0..end));
         return;
     }
-    let costs = costs(work, parallel);
     let mut left: u64 = costs.iter().sum();
     let least = left * heads / (threads * LEAST);
     let (mut first, mut open) = (0, 0);
@@ -172,8 +176,7 @@ fn share_out(work: &mut AttendWork, parallel: Parallel) {
 }
 
 /// What the busiest thread has to do in percent of an even share, where tasks go in order to whoever is free.
-fn unevenness(work: &AttendWork, parallel: Parallel) -> u64 {
-    let costs = costs(work, parallel);
+fn unevenness(work: &AttendWork, parallel: Parallel, costs: &[u64]) -> u64 {
     let mut threads = vec![0u64; parallel.threads.max(1)];
     let mut give = |cost: u64| {
         if let Some(free) = threads.iter_mut().min() {
@@ -193,24 +196,21 @@ fn unevenness(work: &AttendWork, parallel: Parallel) -> u64 {
     100 * most * threads.len() as u64 / all
 }
 
+/// Whether units are so few that threads may be uneven with them whole.
+fn few_units(work: &AttendWork, parallel: Parallel) -> bool {
+    (work.units.len() * parallel.kv_heads) < parallel.threads * TASKS_PER_THREAD as usize
+}
+
 /// Splits by rows the units that alone cost more than a task should, where every part still does more work with its
-/// K/V than it takes to bring it: a part reads the K/V of its rows again, and the counts say so. Where the threads are
-/// as good as even without it, all stay whole. False where there are units enough and nothing was looked at.
-fn split_wide_units(work: &mut AttendWork, parallel: Parallel) -> bool {
+/// K/V than it takes to bring it: a part reads the K/V of its rows again, and the counts say so.
+fn split_wide_units(work: &mut AttendWork, parallel: Parallel, costs: &[u64]) {
     let group = parallel.group as u64;
-    if work.units.len() as u64 * parallel.kv_heads as u64 >= parallel.threads as u64 * TASKS_PER_THREAD {
-        return false;
-    }
-    share_out(work, parallel);
-    if unevenness(work, parallel) <= EVEN {
-        return true;
-    }
-    let wanted = wanted_cost(costs(work, parallel).iter().sum(), parallel);
+    let wanted = wanted_cost(costs.iter().sum(), parallel);
     let mut units = Vec::with_capacity(work.units.len());
-    for unit in &work.units {
+    for (unit, cost) in work.units.iter().zip(costs) {
         let whole = size(work, unit);
         let rows = u64::from(unit.rows.end - unit.rows.start);
-        let parts = cost(&whole, group).div_ceil(wanted).min(rows * group / (2 * CONVERT)).clamp(1, rows.max(1)) as u32;
+        let parts = cost.div_ceil(wanted).min(rows * group / (2 * CONVERT)).clamp(1, rows.max(1)) as u32;
         let mut read = 0;
         for part in 0..parts {
             let at = |i: u32| unit.rows.start + (rows * u64::from(i) / u64::from(parts)) as u32;
@@ -221,5 +221,4 @@ fn split_wide_units(work: &mut AttendWork, parallel: Parallel) -> bool {
         work.io.kv_tokens += read - whole.tokens;
     }
     work.units = units;
-    true
 }

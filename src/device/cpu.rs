@@ -480,7 +480,8 @@ impl Device for CpuDevice {
             if bytes < least {
                 let (bytes, least) = (Human(bytes), Human(least));
                 return Err(Error::limit(format!(
-                    "a device tier of {bytes} cannot hold the {least} that must be there"
+                    "a device tier of {bytes} cannot hold the {least} that must be there; raise --kv-budget (--budget of \
+                     `bench offload`), or lower --offload-ratio"
                 )));
             }
             self.offload(bytes, fetch)?;

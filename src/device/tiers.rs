@@ -71,16 +71,22 @@ pub struct Waves {
     /// Runs of tasks.
     pub waves: Vec<Range<u32>>,
     halves: Vec<Unit>,
+    /// The work's tasks, the first units first.
+    ordered: Vec<Range<u32>>,
 }
 
 impl Waves {
     /// Groups `work` so that the units of each wave cost at most `room` together. One row's unit must not cost more.
+    /// Units keep their order, whatever order the tasks have: who takes a whole K/V head needs a row's blocks one after another.
     pub fn plan(&mut self, work: &AttendWork, room: usize, cost: &mut dyn FnMut(&Unit) -> usize) {
         self.units.clear();
         self.tasks.clear();
         self.waves.clear();
-        let mut used = 0;
-        for task in &work.tasks {
+        self.ordered.clear();
+        self.ordered.extend_from_slice(&work.tasks);
+        self.ordered.sort_unstable_by_key(|task| task.start);
+        let (mut used, ordered) = (0, std::mem::take(&mut self.ordered));
+        for task in &ordered {
             let mut first = self.units.len() as u32;
             for unit in &work.units[task.start as usize..task.end as usize] {
                 self.halves.push(unit.clone());
@@ -106,6 +112,7 @@ impl Waves {
             self.end_task(first);
         }
         self.end_wave();
+        self.ordered = ordered;
     }
 
     fn end_task(&mut self, first: u32) {
@@ -352,7 +359,8 @@ mod tests {
 
     #[test]
     fn waves_fit_the_room_and_cover_every_unit_and_row_once() {
-        let work = work();
+        let mut work = work();
+        work.tasks.reverse();
         for room in [16, 17, 20, 24, 100] {
             let mut waves = Waves::default();
             waves.plan(&work, room, &mut |unit| page_entries(&work, unit).count());
@@ -368,6 +376,7 @@ mod tests {
                 }
             }
             assert!(seen.iter().all(|s| *s == [1, 1]), "room {room}: {seen:?}");
+            assert!(waves.units.is_sorted_by_key(|unit| unit.block), "units stand in their order, whatever tasks do");
             assert_eq!(waves.waves.len(), if room >= 24 { 1 } else { 2 }, "room {room}");
         }
     }

@@ -111,6 +111,37 @@ fn everything_fetched_in_any_way_through_the_least_device_tier_is_the_same_bits(
 }
 
 #[test]
+fn long_paths_whose_heads_are_partly_a_threads_own_are_the_same_bits() {
+    // Of three K/V heads two threads take one each, and cut the third into tasks, the dearest first: not in a row's order.
+    let shape = Shape { heads: 6, kv_heads: 3, context: 8192, ..small_shape(RopeLayout::Interleaved) };
+    let weights = random_weights(&shape, &[GgmlDType::Q8_0], true, 5);
+    let prompt: Vec<u32> = (0..7_000).map(|i| (i * 7 + i / 70) % shape.vocab as u32).collect();
+    let run = |threads, fetch: Option<Fetch>| {
+        let options = CpuOptions { pages: 500, ..options(KvNumber::F16, threads) };
+        let mut session = Session::new(&weights, options, Method::Auto);
+        if let Some(fetch) = fetch {
+            session.llama.refetch(Some((64 << 20, fetch)), &[]).unwrap();
+        }
+        session.selecting = true;
+        let root = session.tree.open();
+        let mut logits = Vec::new();
+        for part in prompt.chunks(250) {
+            logits.push(session.step_last(&[(root, part)]));
+            logits.extend(session.step(&[(root, &part[..1])]));
+        }
+        let other = session.tree.fork(root);
+        logits.extend(session.step(&[(root, &[1]), (other, &[2])]));
+        logits
+    };
+    let expected = run(1, None);
+    for look in [None, Some(Look::Ahead), Some(Look::Same)] {
+        let fetch = look.map_or(Fetch::Full, |look| selected(&shape, 1, look, true, Eviction::Counter, ALL));
+        assert!(run(2, Some(fetch)) == expected, "{look:?}");
+    }
+    assert!(run(2, None) == expected);
+}
+
+#[test]
 fn what_moves_is_what_crosses_the_link_and_what_leaves_with_a_paused_branch() {
     let (_, weights) = model();
     let mut session = Session::new(&weights, options(KvNumber::F16, 1), Method::Auto);

@@ -78,10 +78,14 @@ impl CudaDevice {
         };
         self.kernels.rotate(gpu, args, store.begin_writing(self.begin))?;
         let (slots, rows) = (running.slots, running.n as usize);
+        // A layer that chooses for itself does so in a moment, and what is dropped for new tokens must be gone by then.
+        let now = selecting.as_ref().is_some_and(|selecting| selecting.look(layer) == Some(Look::Same));
         store.written(gpu, layer, target, |beside| {
-            selecting.as_ref().map_or(Ok(()), |selecting| selecting.put(beside, layer, target, slots, rows))
+            let selecting = selecting.as_ref().filter(|_| !now);
+            selecting.map_or(Ok(()), |selecting| selecting.put(beside, layer, target, slots, rows))
         })?;
-        if let Some(selecting) = selecting.as_mut().filter(|selecting| selecting.look(layer) == Some(Look::Same)) {
+        if let Some(selecting) = selecting.as_mut().filter(|_| now) {
+            selecting.put(gpu, layer, target, slots, rows)?;
             selecting.choose(gpu, store, layer, there(&room.q)?.pointer())?;
         }
         if self.watching.is_some() { self.tell(layer, &guess) } else { Ok(()) }

@@ -74,11 +74,11 @@ impl RowFrames {
             match &mut self.numbers {
                 Numbers::F16(numbers) => {
                     moved.for_each(|(from, to)| numbers.copy_within(from..from + d, to));
-                    numbers.give_back(frames * d);
+                    numbers.give_back(self.residency.touched() * d);
                 }
                 Numbers::F32(numbers) => {
                     moved.for_each(|(from, to)| numbers.copy_within(from..from + d, to));
-                    numbers.give_back(frames * d);
+                    numbers.give_back(self.residency.touched() * d);
                 }
             }
         }

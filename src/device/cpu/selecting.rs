@@ -202,7 +202,7 @@ impl Selecting {
         self.choose(at, parallel);
         self.count(at, link);
         let work = at.work;
-        let frames = self.rows.residency.room() - self.rows.residency.pinned();
+        let frames = self.rows.residency.room().saturating_sub(self.rows.residency.pinned());
         let mut waves = std::mem::take(&mut self.waves);
         waves.plan(work, frames, &mut |unit| {
             let mut rows = 0;

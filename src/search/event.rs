@@ -231,7 +231,8 @@ pub enum Reason {
     Memory {
         detail: String,
     },
-    /// The strategy asks for what cannot be: a prompt that does not render, or is longer than the model's context.
+    /// The strategy asks for what cannot be: a prompt that does not render or is longer than the model's context, a rule
+    /// that cannot be worked out.
     Refused {
         message: String,
     },

@@ -100,7 +100,7 @@ pub fn next_by(tree: &ThoughtTree, plan: &Plan, memory: &mut Memory) -> Step {
     match rules(tree, plan, memory) {
         Ok(None) => {}
         Ok(Some(step)) => return step,
-        Err(message) => return Step::End(Reason::Failed { message }),
+        Err(message) => return Step::End(Reason::Refused { message }),
     }
     match &plan.policy {
         Policy::Bfs => bfs::next(tree, plan),
@@ -353,7 +353,7 @@ pub(crate) mod tests {
         let stopped = with(|p, e| p.stop = e, "thoughts >= 2", Scope::Run);
         assert_eq!(stopped, Step::End(Reason::Stopped { why: "`thoughts >= 2` holds".into() }));
         assert_eq!(with(|p, e| p.prune = e, "errors > 0", Scope::Thought), Step::Expand(ids(&[1, 2])));
-        assert!(matches!(with(|p, e| p.stop = e, "thoughts", Scope::Run), Step::End(Reason::Failed { .. })));
+        assert!(matches!(with(|p, e| p.stop = e, "thoughts", Scope::Run), Step::End(Reason::Refused { .. })));
     }
 
     /// Two levels breadth first, then depth first from the best thought of the second.

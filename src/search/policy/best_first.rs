@@ -27,7 +27,7 @@ pub fn next(tree: &ThoughtTree, plan: &Plan, priority: &Expression, width: usize
     let is_score = priority.text().trim() == "score";
     let priorities = match if is_score { scores() } else { memory.numbers(priority, tree, &waiting) } {
         Ok(priorities) => priorities,
-        Err(message) => return Step::End(Reason::Failed { message }),
+        Err(message) => return Step::End(Reason::Refused { message }),
     };
     let of = |priority: Option<f64>| priority.filter(|p| !p.is_nan()).unwrap_or(f64::NEG_INFINITY);
     let mut ordered: Vec<(f64, NodeId)> = priorities.into_iter().map(of).zip(waiting).collect();
@@ -70,7 +70,7 @@ mod tests {
     #[test]
     fn a_priority_without_a_result_comes_last_and_one_that_fails_ends_the_run() {
         assert_eq!(policy_next(&grown(), &by("errors", 1)), Step::Expand(ids(&[2])), "no checker: by rank");
-        assert!(matches!(policy_next(&grown(), &by("score > 0.5", 1)), Step::End(Reason::Failed { .. })));
+        assert!(matches!(policy_next(&grown(), &by("score > 0.5", 1)), Step::End(Reason::Refused { .. })));
     }
 
     #[test]

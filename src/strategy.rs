@@ -281,6 +281,10 @@ pub struct Mcts {
     pub rollout: bool,
 }
 
+/// Proposals, replies or votes that are asked for at once, at most: each takes memory before the first is there, and none
+/// of them ends before all have begun.
+pub const MOST_AT_ONCE: usize = 10_000;
+
 /// A number, or a template over the puzzle's inputs (`"{{ puzzle.len }}"`).
 #[derive(Debug, Clone, PartialEq)]
 pub enum Count {

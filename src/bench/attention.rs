@@ -78,6 +78,10 @@ const CHECKED_ROWS: usize = 16;
 
 /// Measures and writes to `out`. An error where a method's result differs from the reference.
 pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
+    let shapes: Vec<Shape> = options.trees.iter().map(|spec| Shape::read(spec)).collect::<Result<_>>()?;
+    for shape in &shapes {
+        room(shape, options)?;
+    }
     // The engine's own threads: they stay awake between calls, as in a step.
     let pool = Pool::new(options.threads)?;
     let parallel = |n: usize, f: &(dyn Fn(usize) + Sync)| pool.run(n, &|task, _| f(task));
@@ -98,10 +102,9 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
         )?;
     }
     let mut all = Vec::new();
-    for spec in &options.trees {
-        let shape = Shape::read(spec)?;
-        let rows = measure(options, &shape, &limits, &parallel)?;
-        write_rows(options, &shape, &rows, out)?;
+    for shape in &shapes {
+        let rows = measure(options, shape, &limits, &parallel)?;
+        write_rows(options, shape, &rows, out)?;
         if let Some(bad) = rows.iter().find(|r| r.max_error.is_nan() || r.max_error > TOLERANCE) {
             return Err(Error::fault(format!("{} on {} is off by {:e}", bad.method, bad.tree, bad.max_error)));
         }
@@ -124,6 +127,18 @@ fn card(heads: Heads) -> Machine {
 struct Limits {
     copy: f64,
     adds: f64,
+}
+/// Refuses a tree whose K/V, queries and outputs do not fit what is free; methods that copy K/V need more.
+fn room(shape: &Shape, options: &Options) -> Result<()> {
+    let Heads { heads, kv_heads, head_size } = options.heads;
+    let kv = (shape.tokens() as u64).saturating_mul((2 * kv_heads * head_size * options.number.bytes()) as u64);
+    let rows = (shape.queries() as u64).saturating_mul((2 * heads * head_size * size_of::<f32>()) as u64);
+    let (needed, free) = (kv.saturating_add(rows), size::free_ram().unwrap_or(u64::MAX));
+    if needed > free {
+        let (tree, needed, free) = (&shape.name, Human(needed), Human(free));
+        return Err(Error::limit(format!("tree {tree} needs {needed} with these heads, and {free} is free: take fewer tokens")));
+    }
+    Ok(())
 }
 
 struct Entry {

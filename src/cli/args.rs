@@ -8,8 +8,19 @@ pub use runs::*;
 
 use crate::base::size::Size;
 use crate::offload;
+use clap::builder::RangedU64ValueParser;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
+
+/// Tokens of a path or a text, at most: no context is longer, and sums of a few of them cannot overflow.
+const MOST_TOKENS: u64 = 1 << 24;
+
+/// A whole number within a range. Amounts go into allocations and loops before anything else looks at them, so that a
+/// mistyped one is refused with the range it should be in.
+fn within(range: RangeInclusive<u64>) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(range)
+}
 
 #[derive(Debug, Parser)]
 #[command(name = "totara", version, about = "Tree-search reasoning on a local Llama model", propagate_version = true)]
@@ -112,24 +123,24 @@ pub struct OffloadArgs {
     /// What is fetched from the host tier: none, full, int4, h2o, infinigen or infinigen-tree [default: the strategy's, or none]
     #[arg(long, global = true, value_name = "METHOD")]
     pub offload: Option<offload::Method>,
-    /// What the strategy says, which counts without --offload.
+    /// What the strategy says, which counts without --offload; other flags change single values of it.
     #[arg(skip)]
     pub of_strategy: Option<offload::Options>,
-    /// Fetch tokens whose expected score is within this of the largest; inf: as many as --offload-max-fetch
-    #[arg(long, global = true, default_value_t = offload::Options::default().alpha, value_name = "X")]
-    pub offload_alpha: f32,
-    /// Share of a key's columns that scores are guessed by
-    #[arg(long, global = true, default_value_t = offload::Options::default().ratio, value_name = "X")]
-    pub offload_ratio: f64,
-    /// Share of its path that a token may fetch in a layer
-    #[arg(long, global = true, default_value_t = offload::Options::default().max_fetch, value_name = "X")]
-    pub offload_max_fetch: f32,
+    /// Fetch tokens whose expected score is within this of the largest; inf: as many as --offload-max-fetch [default: 4]
+    #[arg(long, global = true, value_name = "X")]
+    pub offload_alpha: Option<f32>,
+    /// Share of a key's columns that scores are guessed by [default: 0.75]
+    #[arg(long, global = true, value_name = "X")]
+    pub offload_ratio: Option<f64>,
+    /// Share of its path that a token may fetch in a layer [default: 0.2]
+    #[arg(long, global = true, value_name = "X")]
+    pub offload_max_fetch: Option<f32>,
     /// Device memory that fetched rows may take [default: what the budget leaves]
     #[arg(long, global = true, value_name = "SIZE")]
     pub offload_capacity: Option<Size>,
-    /// Which fetched rows go for others
-    #[arg(long, global = true, value_enum, default_value_t = Eviction::Counter)]
-    pub offload_eviction: Eviction,
+    /// Which fetched rows go for others [default: counter]
+    #[arg(long, global = true, value_enum)]
+    pub offload_eviction: Option<Eviction>,
     /// Whose query guesses a layer's scores: that of a layer ahead, of half a layer ahead, or the same layer's [default: ahead on
     /// a card, half on the CPU]
     #[arg(long, global = true, value_enum)]

@@ -9,9 +9,6 @@ use serde_json::json;
 
 pub fn run(common: &Common, args: &CompleteArgs) -> Result<u8> {
     let prompt = puzzle::text(&args.prompt, "--prompt")?;
-    if args.n == 0 || args.max_tokens == 0 {
-        return Err(Error::input("-n and --max-tokens must be at least 1"));
-    }
     let sampling = Sampling {
         temperature: args.temperature,
         top_k: args.top_k,
@@ -19,6 +16,9 @@ pub fn run(common: &Common, args: &CompleteArgs) -> Result<u8> {
         min_p: args.min_p,
         repetition_penalty: args.repetition_penalty,
     };
+    if common.model.as_deref() == Some(lm::CHANCE) {
+        return Err(Error::input("--model random-proposer chooses among what a puzzle allows, and a text has none"));
+    }
     // A refused setting is told before a model is loaded.
     crate::engine::sample::Sampler::new(&sampling)?;
     let lm = lm::open(common, &lm::Told::new(common))?;

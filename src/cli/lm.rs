@@ -44,7 +44,7 @@ pub enum Told {
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
 /// The name of chance in a model's place.
-const CHANCE: &str = "random-proposer";
+pub const CHANCE: &str = "random-proposer";
 
 impl Told {
     pub fn new(common: &Common) -> Self {
@@ -192,6 +192,7 @@ pub fn check(common: &Common) -> Result<()> {
 
 /// Our engine with the model that the flags name.
 pub fn engine(common: &Common, told: &Told) -> Result<Arc<EngineLm>> {
+    check_settings(&common.offload)?;
     let options = engine_options(common)?;
     EngineLm::start(model(common, told)?, &options)
 }
@@ -199,11 +200,8 @@ pub fn engine(common: &Common, told: &Told) -> Result<Arc<EngineLm>> {
 /// The model alone.
 pub fn model(common: &Common, told: &Told) -> Result<Model> {
     let spec = common.model.clone().unwrap_or_else(store::default_spec);
-    if spec == CHANCE || spec.starts_with("scripted:") {
-        return Err(Error::input(format!(
-            "--model {spec} has no weights; name a GGUF file, a folder or a known model"
-        )));
-    }
+    check_weights(&spec)?;
+    check_model_dir(common)?;
     fetch_named(&spec, told)?;
     let options = OpenOptions {
         model_dir: common.model_dir.as_deref(),
@@ -214,35 +212,55 @@ pub fn model(common: &Common, told: &Told) -> Result<Model> {
     model::open(&spec, &options)
 }
 
+/// Refuses the models that are none.
+pub fn check_weights(spec: &str) -> Result<()> {
+    if spec == CHANCE || spec.starts_with("scripted:") {
+        return Err(Error::input(format!(
+            "--model {spec} has no weights; name a GGUF file, a folder or a known model"
+        )));
+    }
+    Ok(())
+}
+
+/// A folder of models that is not there is a slip of the pen, and not a folder without models.
+pub fn check_model_dir(common: &Common) -> Result<()> {
+    match &common.model_dir {
+        Some(folder) if !folder.is_dir() => Err(Error::input(format!("--model-dir {}: no such folder", folder.display()))),
+        _ => Ok(()),
+    }
+}
+
 /// The flags with what a strategy says of offload, which counts where no flag does.
 pub fn with_strategy(common: &Common, strategy: &Strategy) -> Common {
     let offload = OffloadArgs { of_strategy: strategy.offload, ..common.offload.clone() };
     Common { offload, ..common.clone() }
 }
 
-/// What the offload flags say.
+/// What the offload flags say, and the strategy where they say nothing.
 fn offload_options(args: &OffloadArgs) -> Result<offload::Options> {
-    if let (None, Some(options)) = (args.offload, args.of_strategy) {
-        options.check()?;
-        return Ok(options);
-    }
+    let usual = match (args.offload, args.of_strategy) {
+        (None, Some(options)) => options,
+        (method, _) => offload::Options { method: method.unwrap_or_default(), ..offload::Options::default() },
+    };
+    let eviction = args.offload_eviction.map(|eviction| match eviction {
+        args::Eviction::Counter => Eviction::Counter,
+        args::Eviction::Fifo => Eviction::Fifo,
+        args::Eviction::Lru => Eviction::Lru,
+    });
+    let look = args.offload_look.map(|look| match look {
+        args::Look::Ahead => Look::Ahead,
+        args::Look::Half => Look::Half,
+        args::Look::Same => Look::Same,
+    });
     let options = offload::Options {
-        method: args.offload.unwrap_or_default(),
-        alpha: args.offload_alpha,
-        ratio: args.offload_ratio,
-        max_fetch: args.offload_max_fetch,
-        capacity: args.offload_capacity,
-        eviction: match args.offload_eviction {
-            args::Eviction::Counter => Eviction::Counter,
-            args::Eviction::Fifo => Eviction::Fifo,
-            args::Eviction::Lru => Eviction::Lru,
-        },
-        look: args.offload_look.map(|look| match look {
-            args::Look::Ahead => Look::Ahead,
-            args::Look::Half => Look::Half,
-            args::Look::Same => Look::Same,
-        }),
-        whole_layers: args.offload_whole_layers,
+        method: usual.method,
+        alpha: args.offload_alpha.unwrap_or(usual.alpha),
+        ratio: args.offload_ratio.unwrap_or(usual.ratio),
+        max_fetch: args.offload_max_fetch.unwrap_or(usual.max_fetch),
+        capacity: args.offload_capacity.or(usual.capacity),
+        eviction: eviction.unwrap_or(usual.eviction),
+        look: look.or(usual.look),
+        whole_layers: args.offload_whole_layers.or(usual.whole_layers),
     };
     options.check()?;
     if !offload::Method::LIVE.contains(&options.method) {
@@ -253,6 +271,25 @@ fn offload_options(args: &OffloadArgs) -> Result<offload::Options> {
         )));
     }
     Ok(options)
+}
+
+/// Refuses a setting of offload where nothing names a method: it would change nothing.
+fn check_settings(args: &OffloadArgs) -> Result<()> {
+    let settings = [
+        ("alpha", args.offload_alpha.is_some()),
+        ("ratio", args.offload_ratio.is_some()),
+        ("max-fetch", args.offload_max_fetch.is_some()),
+        ("capacity", args.offload_capacity.is_some()),
+        ("eviction", args.offload_eviction.is_some()),
+        ("look", args.offload_look.is_some()),
+        ("whole-layers", args.offload_whole_layers.is_some()),
+    ];
+    match settings.into_iter().find(|(_, given)| *given) {
+        Some((name, _)) if args.offload.is_none() && args.of_strategy.is_none() => Err(Error::input(format!(
+            "--offload-{name} says how a method fetches: give an --offload method with it, such as infinigen-tree"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 /// The engine's options, as the flags say.
@@ -325,5 +362,47 @@ fn fit(bytes: u64, free: Option<u64>) -> String {
         None => "free memory not known".into(),
         Some(free) if needed_bytes(bytes) <= free => format!("fits ({} free)", Human(free)),
         Some(free) => format!("too large: {} free", Human(free)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::Cli;
+    use clap::Parser as _;
+
+    fn offload(flags: &[&str], of_strategy: Option<offload::Options>) -> OffloadArgs {
+        let words = ["totara", "complete", "--prompt", "x"].iter().chain(flags);
+        OffloadArgs { of_strategy, ..Cli::try_parse_from(words).unwrap().common.offload }
+    }
+
+    /// A setting on the command line counts whoever names the method, and is refused where nobody does.
+    #[test]
+    fn no_setting_of_offload_is_passed_over() {
+        let usual = offload::Options::default();
+        let strategy = offload::Options { method: offload::Method::Infinigen, alpha: 2.0, ratio: 0.5, ..usual };
+        let read = |flags: &[&str], of_strategy| offload_options(&offload(flags, of_strategy)).unwrap();
+        assert_eq!(read(&[], None), usual);
+        assert_eq!(read(&[], Some(strategy)), strategy);
+        assert_eq!(read(&["--offload-alpha", "3"], Some(strategy)), offload::Options { alpha: 3.0, ..strategy });
+        let full = offload::Options { method: offload::Method::Full, ..usual };
+        assert_eq!(read(&["--offload", "full"], Some(strategy)), full, "--offload comes before the strategy");
+        let settings = [
+            ["--offload-alpha", "3"],
+            ["--offload-ratio", "0.5"],
+            ["--offload-max-fetch", "0.5"],
+            ["--offload-capacity", "1MiB"],
+            ["--offload-eviction", "lru"],
+            ["--offload-look", "same"],
+            ["--offload-whole-layers", "2"],
+        ];
+        for setting in settings {
+            let refused = check_settings(&offload(&setting, None)).unwrap_err();
+            assert!(refused.message().contains(setting[0]) && refused.exit_code() == 2, "{refused}");
+            assert!(check_settings(&offload(&setting, Some(strategy))).is_ok(), "{setting:?}");
+            let named = [&setting[..], &["--offload", "infinigen"]].concat();
+            assert!(check_settings(&offload(&named, None)).is_ok(), "{setting:?}");
+        }
+        assert!(check_settings(&offload(&[], None)).is_ok());
     }
 }

@@ -44,6 +44,12 @@ pub fn run(common: &Common, command: &BenchCommand) -> Result<u8> {
     }
 }
 
+/// Numbers of a product that is measured, at most: 1 GiB of them.
+const MOST_NUMBERS: usize = 1 << 28;
+
+/// Query heads at most; no model has more.
+const MOST_HEADS: usize = 1024;
+
 /// The card that `cuda` or `cuda:N` names.
 fn card(device: &str) -> Result<usize> {
     let number = device
@@ -58,13 +64,14 @@ fn card(device: &str) -> Result<usize> {
 fn heads(text: &str, head_size: usize) -> Result<Heads> {
     let refuse = || {
         Error::input(format!(
-            "heads `{text}` are not query heads / K/V heads, the first a multiple of the second (such as 32/8)"
+            "heads `{text}` are not query heads / K/V heads, the first a multiple of the second and at most {MOST_HEADS} (such \
+             as 32/8)"
         ))
     };
     let (q, kv) = text.split_once('/').ok_or_else(refuse)?;
     let (heads, kv_heads): (usize, usize) =
         (q.trim().parse().map_err(|_| refuse())?, kv.trim().parse().map_err(|_| refuse())?);
-    if kv_heads == 0 || heads == 0 || !heads.is_multiple_of(kv_heads) {
+    if kv_heads == 0 || heads == 0 || heads > MOST_HEADS || !heads.is_multiple_of(kv_heads) {
         return Err(refuse());
     }
     if head_size == 0 || !head_size.is_multiple_of(8) || head_size > 1024 {
@@ -86,6 +93,9 @@ fn bench_attention(common: &Common, args: &BenchAttentionArgs) -> Result<u8> {
         "f32" => Number::F32,
         other => return Err(Error::input(format!("dtype `{other}` is not f16 or f32 (bf16 is for --device cuda)"))),
     };
+    if !(args.seconds > 0.0 && args.seconds <= 3600.0) {
+        return Err(Error::input(format!("--seconds {}: give a number above 0, up to 3600", args.seconds)));
+    }
     let options = attention::Options {
         trees: args.tree.clone(),
         heads: heads(&args.heads, args.head_size)?,
@@ -206,10 +216,17 @@ fn bench_recorded(common: &Common, args: &BenchRecordedArgs) -> Result<u8> {
 fn bench_products(common: &Common, args: &BenchProductsArgs) -> Result<u8> {
     const KINDS: [GgmlDType; 5] = [GgmlDType::Q4_0, GgmlDType::Q4_1, GgmlDType::Q8_0, GgmlDType::Q4K, GgmlDType::F32];
     let threads = common.threads.map_or_else(default_threads, usize::from);
-    if args.rows == 0 || args.cols == 0 || !args.cols.is_multiple_of(32) || args.counts.contains(&0) {
-        return Err(Error::input(
-            "bench products needs rows and counts of at least 1 and columns that are a multiple of 32",
-        ));
+    if !args.cols.is_multiple_of(32) {
+        return Err(Error::input(format!("--cols {}: give a multiple of 32", args.cols)));
+    }
+    // The weights before they are packed, and the largest input with its output.
+    let count = args.counts.iter().copied().max().unwrap_or(0);
+    let numbers = args.rows * args.cols + count * (args.rows + args.cols);
+    if numbers > MOST_NUMBERS {
+        return Err(Error::input(format!(
+            "{} x {} weights and {count} rows are {numbers} numbers; {MOST_NUMBERS} can be measured",
+            args.rows, args.cols
+        )));
     }
     // Types whose blocks do not divide a row of this size are left out.
     let kinds: Vec<_> = KINDS.into_iter().filter(|kind| args.cols.is_multiple_of(kind.block_size())).collect();

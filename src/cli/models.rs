@@ -12,6 +12,7 @@ use serde_json::json;
 
 pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
     let told = lm::Told::new(common);
+    lm::check_model_dir(common)?;
     match command {
         ModelCommand::List => {
             for entry in list::list(common.model_dir.as_deref()) {
@@ -47,6 +48,7 @@ pub fn run(common: &Common, command: &ModelCommand) -> Result<u8> {
         }
         ModelCommand::Info => {
             let spec = common.model.clone().unwrap_or_else(store::default_spec);
+            lm::check_weights(&spec)?;
             let info = match spec.strip_prefix("random:") {
                 Some(shape) => random::open(shape, common.seed)?.info,
                 None => {

@@ -44,6 +44,7 @@ pub fn of(task: &AnyTask, origin: &PuzzleOrigin) -> Result<Arc<dyn Puzzle>> {
 /// A text given on the command line: itself, `@FILE`, or `-` for standard input.
 pub fn text(given: &str, flag: &str) -> Result<String> {
     let (name, read) = match given.strip_prefix('@') {
+        Some("") => return Err(Error::input(format!("{flag} @: name the file, as in @puzzle.txt"))),
         Some(path) => (
             path.to_string(),
             std::fs::File::open(path)
@@ -61,5 +62,28 @@ pub fn text(given: &str, flag: &str) -> Result<String> {
     let text = String::from_utf8(bytes).map_err(|e| {
         Error::input(format!("{flag}: {name} is not UTF-8 text (byte {})", e.utf8_error().valid_up_to()))
     })?;
+    // Some editors begin a text with a mark of its byte order; it is no part of it.
+    let text = text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text);
     Ok(text.strip_suffix('\n').map(|t| t.strip_suffix('\r').unwrap_or(t).to_string()).unwrap_or(text))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_what_stands_in_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.txt");
+        let check = |bytes: &[u8], expected: &str| {
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(text(&format!("@{}", path.display()), "--input").unwrap(), expected);
+        };
+        check(b"3 1\n", "3 1");
+        check(b"3 1\r\n", "3 1");
+        check(b"\xef\xbb\xbf3 1", "3 1");
+        check(b"", "");
+        let refused = |given: &str| text(given, "--input").unwrap_err().message().to_string();
+        assert!(refused("@").contains("name the file"), "{}", refused("@"));
+    }
 }

@@ -51,7 +51,8 @@ impl LanguageArgs {
     /// The flags as the strategy's reader takes them.
     pub fn options(&self) -> Result<LoadOptions> {
         let pair = |text: &String| {
-            let (name, value) = text.split_once('=').ok_or_else(|| {
+            let named = text.split_once('=').filter(|(name, _)| !name.trim().is_empty());
+            let (name, value) = named.ok_or_else(|| {
                 Error::input(format!("--set {text}: write a variable and its value, such as width=3"))
             })?;
             Ok((name.trim().to_string(), value.to_string()))

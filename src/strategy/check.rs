@@ -3,7 +3,7 @@
 use super::fault::{Fault, Severity, Span};
 use super::own::{self, OwnTask};
 use super::parse::parse_file;
-use super::{Evaluator, PromptSource, Strategy, prompt, source};
+use super::{Count, Evaluator, PromptSource, Strategy, prompt, source};
 use crate::base::{Error, ErrorKind, Result};
 use crate::task::Task;
 use serde_json::{Value, json};
@@ -54,6 +54,40 @@ fn unrendered(strategy: &Strategy) -> Vec<Fault> {
     faults
 }
 
+/// Counts that are no number, or 0, for the example of the strategy's task: a run would be refused.
+fn uncounted(strategy: &Strategy) -> Vec<Fault> {
+    let Some(puzzle) = strategy.kind().and_then(|task| task.parse(task.example()).ok()) else { return Vec::new() };
+    let inputs = strategy.inputs(puzzle.inputs());
+    let searches = std::iter::once(&strategy.search).chain(strategy.stages.iter().map(|stage| &stage.search));
+    let mut counts: Vec<&Count> = searches.flat_map(|s| [&s.depth, &s.keep].into_iter().chain(&s.children)).collect();
+    counts.extend(strategy.generators().flat_map(|generate| [&generate.n, &generate.max_tokens]));
+    counts.extend(strategy.levels.iter().filter_map(|level| level.keep.as_ref()));
+    let mut texts: Vec<&str> = Vec::new();
+    let mut faults = Vec::new();
+    for count in counts {
+        let Count::Template(text) = count else { continue };
+        if texts.contains(&text.as_str()) {
+            continue;
+        }
+        texts.push(text);
+        let wrong = match prompt::count(count, &inputs) {
+            Ok(0) => format!("`{text}`: gives 0; it must be at least 1"),
+            Ok(_) => continue,
+            Err(error) => error.message().to_string(),
+        };
+        let found = strategy.text.lines().zip(1..).find_map(|(whole, line)| Some((line, whole, whole.find(text)?)));
+        let span = found.map_or(Span { line: 1, column: 1, len: 1, file: 0 }, |(line, whole, at)| Span {
+            line,
+            column: whole[..at].chars().count() + 1,
+            len: text.chars().count(),
+            file: 0,
+        });
+        let message = format!("{wrong} (on the task's example)");
+        faults.push(Fault::new(Severity::Error, &strategy.origin, &strategy.text, span, message));
+    }
+    faults
+}
+
 fn at_prompt(strategy: &Strategy, prompt: &PromptSource, error: &Error) -> Fault {
     let message = error.message().strip_prefix(prompt.origin.as_str()).unwrap_or(error.message()).trim_start();
     // The error begins with the template's line.
@@ -96,6 +130,7 @@ pub fn check(paths: &[impl AsRef<Path>]) -> Report {
             match read(&path) {
                 Ok((strategy, task, mut faults)) => {
                     faults.extend(strategy.as_ref().map(unrendered).unwrap_or_default());
+                    faults.extend(strategy.as_ref().map(uncounted).unwrap_or_default());
                     Checked { path, strategy, task, faults, unreadable: None }
                 }
                 Err(error) => Checked { path, strategy: None, task: None, faults: Vec::new(), unreadable: Some(error) },

@@ -15,7 +15,7 @@ use super::fault::{Fault, Severity, Span, to_result};
 use super::own::OwnTask;
 use super::read::{Fields, Reader};
 use super::source::Home;
-use super::yaml::{Node, Value};
+use super::yaml::{Node, Style, Value};
 use super::{
     Budget, Constrain, Count, Evaluator, Generate, GenerateKind, Level, Policy, PromptSource, Search, Stage, Strategy,
     Thought, prompt,
@@ -285,7 +285,7 @@ fn read_generate(r: &mut Reader, node: &Node) -> Option<Generate> {
     let constrain = fields.get("constrain").and_then(|node| read_constrain(r, node)).unwrap_or(Constrain::None);
     Some(Generate {
         kind: kind?,
-        n: fields.get("n").and_then(|node| r.count(node, "n")).unwrap_or(Count::Number(1)),
+        n: fields.get("n").and_then(|node| r.at_once(node, "n")).unwrap_or(Count::Number(1)),
         prompt: prompt?,
         format: fields.get("format").and_then(|node| r.one_of(node, "format", FORMATS)),
         constrain,
@@ -368,9 +368,14 @@ fn read_offload(r: &mut Reader, node: &Node) -> Option<offload::Options> {
     let number = |r: &mut Reader, name: &'static str, most: f64| {
         fields.get(name).and_then(|node| r.number(node, name, 0.001, most))
     };
+    // Without a bound: as the flag has it, or as YAML writes it.
+    let endless = fields.get("alpha").is_some_and(|node| {
+        matches!(&node.value, Value::Scalar { text, style: Style::Plain } if text == "inf" || text == ".inf")
+    });
+    let alpha = if endless { Some(f64::INFINITY) } else { number(r, "alpha", 1e6) };
     Some(offload::Options {
         method: r.need(&fields, "method").and_then(|node| r.one_of(node, "method", &methods))?,
-        alpha: number(r, "alpha", 1e6).map_or(usual.alpha, |alpha| alpha as f32),
+        alpha: alpha.map_or(usual.alpha, |alpha| alpha as f32),
         ratio: number(r, "ratio", 1.0).unwrap_or(usual.ratio),
         max_fetch: number(r, "max_fetch", 1.0).map_or(usual.max_fetch, |share| share as f32),
         capacity,

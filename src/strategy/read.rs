@@ -10,10 +10,11 @@ use super::own::{self, OwnTask};
 use super::prompt::{self, Role};
 use super::source;
 use super::yaml::{Entry, Node, Style, Value};
-use super::{Count, PromptSource};
+use super::{Count, MOST_AT_ONCE, PromptSource};
 use crate::base::nearest::hint;
 use crate::task::{self, Task};
 use std::collections::BTreeMap;
+use std::num::IntErrorKind;
 use std::path::Path;
 
 pub struct Reader<'a> {
@@ -179,6 +180,9 @@ impl<'a> Reader<'a> {
                     Ok(number) if plain && number > MAX_WHOLE => {
                         self.refuse(node.span, format!("`{what}` is at most {MAX_WHOLE}, not {number}"))
                     }
+                    Err(error) if plain && *error.kind() == IntErrorKind::PosOverflow => {
+                        self.refuse(node.span, format!("`{what}` is at most {MAX_WHOLE}, not {text}"))
+                    }
                     _ => {
                         let remedy = if plain { String::new() } else { decimal(text) };
                         self.refuse(node.span, refuse(node.describe()) + &remedy)
@@ -192,6 +196,14 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// A whole number from `least` to `most`.
+    pub fn whole_to(&mut self, node: &Node, what: &str, least: u64, most: u64) -> Option<u64> {
+        match self.whole(node, what, least)? {
+            number if number > most => self.refuse(node.span, format!("`{what}` is at most {most}, not {number}")),
+            number => Some(number),
+        }
+    }
+
     /// A decimal number from `least` to `most`; NaN and infinities are refused.
     pub fn number(&mut self, node: &Node, what: &str, least: f64, most: f64) -> Option<f64> {
         let range = if most >= 1e6 { format!("of at least {least}") } else { format!("from {least} to {most}") };
@@ -202,6 +214,9 @@ impl<'a> Reader<'a> {
                     && text.bytes().any(|b| b.is_ascii_digit());
                 match text.parse::<f64>() {
                     Ok(number) if shaped && number.is_finite() && number >= least && number <= most => Some(number),
+                    Ok(number) if shaped && number > most && most >= 1e6 => {
+                        self.refuse(node.span, format!("`{what}` is at most {most}, not {}", node.describe()))
+                    }
                     _ => self.refuse(node.span, refuse(node.describe())),
                 }
             }
@@ -256,6 +271,16 @@ impl<'a> Reader<'a> {
             );
         }
         self.whole(node, what, 1).map(|number| Count::Number(number as usize))
+    }
+
+    /// As [`Self::count`], of what is asked for at once.
+    pub fn at_once(&mut self, node: &Node, what: &str) -> Option<Count> {
+        match self.count(node, what)? {
+            Count::Number(number) if number > MOST_AT_ONCE => {
+                self.refuse(node.span, format!("`{what}` is at most {MOST_AT_ONCE}, not {number}"))
+            }
+            count => Some(count),
+        }
     }
 
     /// One of some names.

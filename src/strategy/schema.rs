@@ -1,6 +1,7 @@
 //! The JSON Schema of strategy files (`totara schema`), for completion and checks in editors. Made from the key table, so
 //! that it cannot know other keys than the parser does.
 
+use super::MOST_AT_ONCE;
 use super::keys;
 use super::parse::POLICIES;
 use serde_json::{Map, Value, json};
@@ -183,7 +184,10 @@ fn value(level: &str, name: &str) -> Value {
         ("evaluate.value", "scale") => {
             json!({"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2})
         }
-        ("evaluate.value" | "evaluate.vote", "n" | "max_tokens") => whole(1),
+        ("evaluate.value" | "evaluate.vote", "n") => {
+            json!({"type": "integer", "minimum": 1, "maximum": MOST_AT_ONCE})
+        }
+        ("evaluate.value" | "evaluate.vote", "max_tokens") => whole(1),
         ("budget", "kv") => json!({"type": ["string", "integer"]}),
         ("budget", "seconds") => json!({"type": "number", "minimum": 0.001}),
         ("budget", _) => whole(1),
@@ -191,7 +195,7 @@ fn value(level: &str, name: &str) -> Value {
         ("offload", "eviction") => json!({"enum": ["counter", "fifo", "lru"]}),
         ("offload", "look") => json!({"enum": ["ahead", "half", "same"]}),
         ("offload", "ratio" | "max_fetch") => share,
-        ("offload", "alpha") => json!({"type": "number", "exclusiveMinimum": 0}),
+        ("offload", "alpha") => json!({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"enum": ["inf", ".inf"]}]}),
         ("offload", "whole_layers") => whole(0),
         _ => json!({"$ref": "#/$defs/text"}),
     }

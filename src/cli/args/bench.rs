@@ -1,5 +1,6 @@
 //! Flags of `bench`.
 
+use super::{MOST_TOKENS, within};
 use crate::offload;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -32,7 +33,7 @@ pub struct BenchAttentionArgs {
     /// Query heads / K/V heads
     #[arg(long, default_value = "9/3", value_name = "Q/KV")]
     pub heads: String,
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = within(8..=1024))]
     pub head_size: usize,
     /// f16 or f32 on the CPU, f16 or bf16 on CUDA
     #[arg(long, default_value = "f16", value_name = "TYPE")]
@@ -44,7 +45,7 @@ pub struct BenchAttentionArgs {
     #[arg(long, default_value_t = 1.0, value_name = "S")]
     pub seconds: f64,
     /// CUDA: layers in the captured graph; 1 is one call with a cold L2 cache, 0 is launches without a graph
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = within(0..=1000))]
     pub graph_layers: usize,
     /// CUDA: contiguous K/V in place of pages
     #[arg(long)]
@@ -59,22 +60,22 @@ pub struct BenchRecordedArgs {
     /// Query heads / K/V heads
     #[arg(long, default_value = "32/8", value_name = "Q/KV")]
     pub heads: String,
-    #[arg(long, default_value_t = 128, value_name = "N")]
+    #[arg(long, default_value_t = 128, value_name = "N", value_parser = within(8..=1024))]
     pub head_size: usize,
-    #[arg(long, default_value_t = 32, value_name = "N")]
+    #[arg(long, default_value_t = 32, value_name = "N", value_parser = within(1..=10_000))]
     pub layers: usize,
 }
 
 #[derive(Debug, Clone, Args)]
 pub struct BenchProductsArgs {
     /// Rows of the weight matrix
-    #[arg(long, default_value_t = 1536, value_name = "N")]
+    #[arg(long, default_value_t = 1536, value_name = "N", value_parser = within(1..=1 << 20))]
     pub rows: usize,
     /// Columns of the weight matrix
-    #[arg(long, default_value_t = 576, value_name = "N")]
+    #[arg(long, default_value_t = 576, value_name = "N", value_parser = within(1..=1 << 20))]
     pub cols: usize,
     /// Activation rows
-    #[arg(long, default_value = "1,10,32,128", value_delimiter = ',', value_name = "N,N")]
+    #[arg(long, default_value = "1,10,32,128", value_delimiter = ',', value_name = "N,N", value_parser = within(1..=1 << 20))]
     pub counts: Vec<usize>,
 }
 
@@ -100,13 +101,13 @@ pub struct BenchTraceArgs {
     #[arg(long, value_delimiter = ',', value_name = "METHOD")]
     pub method: Vec<String>,
     /// Recorded runs of each file, from the first
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = within(1..=1_000_000))]
     pub runs: usize,
     /// Iterations of each run [default: all]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub steps: Option<usize>,
     /// Tokens before a recorded token tree, which does not tell them
-    #[arg(long, default_value_t = 1000, value_name = "N")]
+    #[arg(long, default_value_t = 1000, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub prompt: usize,
 }
 
@@ -116,13 +117,13 @@ pub struct BenchPerplexityArgs {
     #[arg(long, value_name = "FILE")]
     pub text: String,
     /// Windows, from the beginning of the text
-    #[arg(long, default_value_t = 8, value_name = "N")]
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub windows: usize,
     /// Tokens of a window
-    #[arg(long, default_value_t = 2048, value_name = "N")]
+    #[arg(long, default_value_t = 2048, value_name = "N", value_parser = within(2..=MOST_TOKENS))]
     pub window: usize,
     /// Tokens scored at the end of each window
-    #[arg(long, default_value_t = 1024, value_name = "N")]
+    #[arg(long, default_value_t = 1024, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub score: usize,
 }
 
@@ -135,23 +136,23 @@ pub struct BenchOffloadArgs {
     #[arg(long, value_delimiter = ',', value_name = "METHOD")]
     pub method: Vec<offload::Method>,
     /// Tokens of the shared prompt
-    #[arg(long, default_value_t = 1024, value_name = "N")]
+    #[arg(long, default_value_t = 1024, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub prompt: usize,
     /// Branches that share it
-    #[arg(long, default_value_t = 20, value_name = "N")]
+    #[arg(long, default_value_t = 20, value_name = "N", value_parser = within(1..=10_000))]
     pub branches: usize,
     /// Tokens each branch has of its own before the first measured step
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = within(0..=MOST_TOKENS))]
     pub own: usize,
     /// Take those from the text after the prompt instead of drawing them
     #[arg(long)]
     pub own_text: bool,
     /// Measured steps, after a few in which caches fill
-    #[arg(long, default_value_t = 64, value_name = "N")]
+    #[arg(long, default_value_t = 64, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub steps: usize,
     /// Branches take turns in so many groups, as in a depth-first search; methods are measured without and with being told who
     /// waits
-    #[arg(long, default_value_t = 1, value_name = "N")]
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = within(1..=10_000))]
     pub turns: usize,
     /// The device tier, percent of the tree's K/V at the end: partial keys, whole layers and fetched rows together
     #[arg(long, default_value_t = 20.0, value_name = "PERCENT")]
@@ -166,29 +167,29 @@ pub struct BenchOffloadArgs {
     #[arg(long)]
     pub looks: bool,
     /// With --quality: windows, from the beginning of the text
-    #[arg(long, default_value_t = 8, value_name = "N")]
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub windows: usize,
     /// With --quality: tokens of a window
-    #[arg(long, default_value_t = 2048, value_name = "N")]
+    #[arg(long, default_value_t = 2048, value_name = "N", value_parser = within(2..=MOST_TOKENS))]
     pub window: usize,
     /// With --quality: tokens scored at the end of each window
-    #[arg(long, default_value_t = 1024, value_name = "N")]
+    #[arg(long, default_value_t = 1024, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub score: usize,
 }
 
 #[derive(Debug, Clone, Args)]
 pub struct BenchDecodeArgs {
     /// Tokens of the shared prompt
-    #[arg(long, default_value_t = 1024)]
+    #[arg(long, default_value_t = 1024, value_parser = within(1..=MOST_TOKENS))]
     pub prompt: usize,
     /// Branches that share it
-    #[arg(long, default_value = "1,10,20,32", value_delimiter = ',')]
+    #[arg(long, default_value = "1,10,20,32", value_delimiter = ',', value_parser = within(1..=10_000))]
     pub branches: Vec<usize>,
     /// Tokens of its own that each branch has before the first measured step
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, default_value_t = 0, value_parser = within(0..=MOST_TOKENS))]
     pub own: usize,
     /// Tokens decoded on each branch
-    #[arg(long, default_value_t = 32)]
+    #[arg(long, default_value_t = 32, value_parser = within(1..=MOST_TOKENS))]
     pub steps: usize,
     /// Whether a card replays steps of a shape that came before, as it does elsewhere
     #[arg(long, default_value = "on", value_enum)]

@@ -1,5 +1,7 @@
 //! Flags of what runs a model on puzzles and texts, and of what looks at such runs: solve, eval, report, replay, complete.
 
+use super::within;
+use crate::strategy::MOST_AT_ONCE;
 use clap::Args;
 use std::path::PathBuf;
 
@@ -179,7 +181,7 @@ pub struct CompleteArgs {
     pub min_p: Option<f32>,
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_hyphen_values = true)]
     pub repetition_penalty: f32,
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = within(1..=u64::MAX))]
     pub max_tokens: usize,
     /// End before this text; may be given several times
     #[arg(long, value_name = "TEXT")]
@@ -188,6 +190,6 @@ pub struct CompleteArgs {
     #[arg(long)]
     pub chat: bool,
     /// Samples of the same prompt
-    #[arg(long, short, value_name = "N", default_value_t = 1)]
+    #[arg(long, short, value_name = "N", default_value_t = 1, value_parser = within(1..=MOST_AT_ONCE as u64))]
     pub n: usize,
 }

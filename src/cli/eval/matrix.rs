@@ -14,6 +14,12 @@ use std::sync::Arc;
 /// Settings of variables that one batch may have; a mistyped range is told instead of run.
 const MOST_SETTINGS: usize = 1000;
 
+/// Generated puzzles of a batch, numbers in all of them, and runs, at most: all are there before the first is solved, and
+/// take about 5 KiB, 70 bytes and 100 bytes each.
+const MOST_PUZZLES: usize = 100_000;
+const MOST_ITEMS: usize = 20_000_000;
+const MOST_RUNS: usize = 5_000_000;
+
 /// Where puzzles come from.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Puzzles {
@@ -55,7 +61,8 @@ impl Matrix {
         let LoadOptions { set, .. } = args.language.options()?;
         let mut vary = Vec::new();
         for text in &args.vary {
-            let (name, values) = text.split_once('=').ok_or_else(|| {
+            let named = text.split_once('=').filter(|(name, _)| !name.trim().is_empty());
+            let (name, values) = named.ok_or_else(|| {
                 Error::input(format!("--vary {text}: write a variable and its values, such as width=2,3,5"))
             })?;
             vary.push((name.trim().to_string(), values.split(',').map(|v| v.trim().to_string()).collect()));
@@ -83,6 +90,13 @@ impl Matrix {
                         let options = LoadOptions { set: set.clone(), allow_commands: self.allow_commands };
                         let strategy = Arc::new(library::load_for(name, &task, &options)?);
                         let settings = said(set);
+                        let runs = jobs.len() + puzzles.len();
+                        if runs > MOST_RUNS {
+                            return Err(Error::input(format!(
+                                "puzzles x strategies x settings x models are more than {MOST_RUNS} runs: split them into \
+                                 several batches"
+                            )));
+                        }
                         jobs.extend(puzzles.iter().map(|puzzle| Job {
                             puzzle: puzzle.clone(),
                             strategy: strategy.clone(),
@@ -99,12 +113,9 @@ impl Matrix {
     fn read(&self, task: &AnyTask, puzzles: &Puzzles) -> Result<Vec<Arc<dyn Puzzle>>> {
         let mut read = match &puzzles.from {
             From::Data(path) => task.read_data(path)?,
+            // What is not taken need not be made.
             From::Generated { sizes, count } => {
-                let seeds = 0..*count as u64;
-                let one = |&size: &usize| seeds.clone().map(move |i| task.generate(size, self.seed.wrapping_add(i)));
-                let own = [task.default_size()];
-                let sizes = if sizes.is_empty() { &own[..] } else { sizes };
-                sizes.iter().flat_map(one).collect::<Result<_>>()?
+                self.generate(task, sizes, (*count).min(puzzles.first.unwrap_or(usize::MAX)))?
             }
         };
         read.truncate(puzzles.first.unwrap_or(usize::MAX));
@@ -112,6 +123,24 @@ impl Matrix {
             return Err(Error::input(format!("there is no puzzle of {} to run", puzzles.task)));
         }
         Ok(read)
+    }
+
+    fn generate(&self, task: &AnyTask, sizes: &[usize], count: usize) -> Result<Vec<Arc<dyn Puzzle>>> {
+        let own = [task.default_size()];
+        let sizes = if sizes.is_empty() { &own[..] } else { sizes };
+        let items = sizes.iter().fold(0usize, |sum, &size| sum.saturating_add(size));
+        let all = [("puzzles", sizes.len(), MOST_PUZZLES), ("items of puzzles", items, MOST_ITEMS)];
+        for (what, each, most) in all {
+            let number = each.saturating_mul(count);
+            if number > most {
+                return Err(Error::input(format!(
+                    "{number} generated {what} are more than {most}: lower the count, and go on from another --seed in \
+                     another batch"
+                )));
+            }
+        }
+        let one = |&size: &usize| (0..count as u64).map(move |i| task.generate(size, self.seed.wrapping_add(i)));
+        sizes.iter().flat_map(one).collect()
     }
 }
 
@@ -165,5 +194,32 @@ mod tests {
         assert!(product(&[], &[vary("b", &[])]).is_err());
         let many: Vec<String> = (0..100).map(|i| i.to_string()).collect();
         assert!(product(&[], &[("a".into(), many.clone()), ("b".into(), many)]).is_err());
+    }
+
+    /// More puzzles than memory has room for are refused before any is made.
+    #[test]
+    fn puzzles_without_number_are_refused() {
+        let matrix = |sizes: &[usize], count: usize, first: Option<usize>| Matrix {
+            puzzles: vec![Puzzles {
+                task: "sorting".into(),
+                from: From::Generated { sizes: sizes.to_vec(), count },
+                first,
+            }],
+            strategies: vec!["tot-bfs".into()],
+            models: vec!["random-proposer".into()],
+            settings: vec![vec![]],
+            limits: Limits::default(),
+            allow_commands: false,
+            seed: 0,
+        };
+        let refused = |sizes: &[usize], count: usize| {
+            let error = matrix(sizes, count, None).jobs().err().map(|e| (e.exit_code(), e.message().to_string()));
+            error.unwrap_or_else(|| panic!("{count} puzzles of {sizes:?} are taken"))
+        };
+        for (sizes, count) in [(&[4][..], usize::MAX), (&[4, 8], 60_000), (&[100_000], 300), (&[], 100_001)] {
+            let (code, message) = refused(sizes, count);
+            assert!(code == 2 && message.contains("are more than"), "{message}");
+        }
+        assert_eq!(matrix(&[4], usize::MAX, Some(3)).jobs().unwrap().len(), 3, "what is not taken is not made");
     }
 }

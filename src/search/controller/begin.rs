@@ -10,7 +10,7 @@ use crate::search::policy::Plan;
 use crate::search::policy::memory::Memory;
 use crate::search::run::RunSpec;
 use crate::search::tree::ThoughtTree;
-use crate::strategy::{Count, Search};
+use crate::strategy::{Count, MOST_AT_ONCE, Search};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
@@ -58,7 +58,11 @@ impl Controller {
         let plan = plan(&strategy.search, from)?;
         let mut rules = Vec::new();
         for generate in strategy.generators() {
-            count(&generate.n, "generate.n")?;
+            let n = count(&generate.n, "generate.n")?;
+            if n > MOST_AT_ONCE {
+                let origin = &strategy.origin;
+                return Err(Error::input(format!("{origin}: generate.n is at most {MOST_AT_ONCE}, not {n}")));
+            }
             count(&generate.max_tokens, "generate.max_tokens")?;
             let rule = generate.constrain.rule().map_err(|e| Error::input(format!("{}: {e}", strategy.origin)))?;
             rules.extend(rule.map(|rule| (generate.constrain.clone(), rule)));

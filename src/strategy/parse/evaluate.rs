@@ -2,7 +2,7 @@
 
 use super::FORMATS;
 use crate::lm::Format;
-use crate::strategy::Evaluator;
+use crate::strategy::{Evaluator, MOST_AT_ONCE};
 use crate::strategy::keys;
 use crate::strategy::prompt::Role;
 use crate::strategy::read::{Fields, Reader};
@@ -133,7 +133,7 @@ struct Asked {
 
 fn read_asked(r: &mut Reader, fields: &Fields<'_>) -> Asked {
     Asked {
-        n: fields.get("n").and_then(|node| r.whole(node, "n", 1)).unwrap_or(1) as usize,
+        n: fields.get("n").and_then(|node| r.whole_to(node, "n", 1, MOST_AT_ONCE as u64)).unwrap_or(1) as usize,
         format: fields.get("format").and_then(|node| r.one_of(node, "format", FORMATS)),
         max_tokens: fields.get("max_tokens").and_then(|node| r.whole(node, "max_tokens", 1)).unwrap_or(32) as usize,
         temperature: fields.get("temperature").and_then(|node| r.number(node, "temperature", 0.0, 1e6)).unwrap_or(0.0)

@@ -39,7 +39,13 @@ fn offload_is_read_with_its_defaults_and_its_mistakes_are_located() {
         ..Options::default()
     };
     assert_eq!(found.strategy.unwrap().offload, Some(expected), "{:?}", found.faults);
+    for endless in ["inf", ".inf"] {
+        let found = read(&format!("offload: {{method: infinigen, alpha: {endless}}}"));
+        assert_eq!(found.strategy.unwrap().offload.unwrap().alpha, f32::INFINITY, "as --offload-alpha {endless}");
+    }
     for (line, part) in [
+        ("offload: {method: full, alpha: nan}", "alpha"),
+        ("offload: {method: full, alpha: \"inf\"}", "alpha"),
         ("offload: {alpha: 4}", "method"),
         ("offload: {method: infinigen-forest}", "infinigen-tree"),
         ("offload: {method: oracle}", "method"),
@@ -50,6 +56,40 @@ fn offload_is_read_with_its_defaults_and_its_mistakes_are_located() {
         let faults = read(line).faults;
         assert!(faults.iter().any(|f| f.message.contains(part) && f.span.line == 7), "{line}: {faults:?}");
     }
+}
+
+#[test]
+fn a_number_that_is_too_large_is_told_the_bound() {
+    let check = |from: &str, to: &str, part: &str| {
+        assert!(GOOD.contains(from), "{from}");
+        let faults = read(&GOOD.replace(from, to)).faults;
+        assert!(faults.iter().any(|fault| fault.message.contains(part)), "{to}: {faults:?}");
+    };
+    check("  n: 3", "  n: 10001", "`n` is at most 10000, not 10001");
+    check("tokens: 20000", "tokens: 99999999999999999999", "`tokens` is at most 1000000000000, not 99999999999999999999");
+    check("seconds: 60", "seconds: 1e300", "`seconds` is at most");
+    let judged = "evaluate:\n  - vote: {n: 1000000000, prompt: \"{{ thoughts }}\"}";
+    check("evaluate:\n  - checker: partial", judged, "`n` is at most 10000");
+}
+
+#[test]
+fn a_count_that_is_none_for_the_example_is_found_by_check() {
+    let folder = tempfile::tempdir().unwrap();
+    let found = |depth: &str| {
+        let path = folder.path().join("s.yaml");
+        let text = GOOD.replace("{{ puzzle.len }}", depth);
+        std::fs::write(&path, &text).unwrap();
+        let report = super::super::check::check(&[&path]);
+        let line = text.lines().position(|line| line.contains(depth)).unwrap() + 1;
+        let faults = report.files.into_iter().flat_map(|file| file.faults);
+        let found = faults.filter(|fault| fault.severity == Severity::Error && fault.span.line == line);
+        found.map(|fault| fault.message).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(found("{{ puzzle.len * 2 }}"), "");
+    assert!(found("{{ puzzle.len // 0 }}").contains("calculate"), "{}", found("{{ puzzle.len // 0 }}"));
+    assert!(found("{{ puzzle.len - puzzle.len }}").contains("gives 0"));
+    assert!(found("{{ 0 - puzzle.len }}").contains("no whole number"));
+    assert!(found("{{ puzzle.form }}").contains("no whole number"));
 }
 
 #[test]
@@ -159,7 +199,7 @@ fn numbers_are_refused_at_their_line() {
     check(&set("max_tokens: ~"), 12, 15, "not `~`");
     check(&set("max_tokens:"), 12, 13, "not nothing");
     check(&set("max_tokens: {{ puzzle.len }}"), 12, 16, "put a template in quotes");
-    check(&set("max_tokens: 99999999999999999999"), 12, 15, "whole number");
+    check(&set("max_tokens: 99999999999999999999"), 12, 15, "at most 1000000000000");
     check(&set("top_k: 1.5"), 12, 10, "whole number");
 }
 

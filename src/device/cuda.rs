@@ -7,7 +7,7 @@
 //! | `work.rs` | what a plan for the attention kernels looks like |
 //! | `attend.rs` | one step's attention: kernel, loaded plan, launch |
 //! | `step.rs` | a whole Llama step: [`step::CudaDevice`]; `step/` its launches, what a model brings, times |
-//! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one |
+//! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one; `store/` the tier, its streams, what a step moves |
 //! | `selecting.rs` | attention over selected tokens, which alone come from the host tier |
 //! | `heavy.rs` | attention over what H2O keeps |
 //! | `head.rs` | logits: what is told of them |
@@ -17,7 +17,7 @@
 //! | `measure.rs` | kernels for benchmarks and tests: numbers, a float64 reference, a cold read, unfused attention |
 //!
 //! All memory of a plan belongs to one stream, so nothing here synchronises but downloads and [`driver::Gpu::wait`]; the
-//! streams of `store.rs` are ordered by events.
+//! streams of `store/step.rs` are ordered by events.
 
 pub mod attend;
 mod blas;

@@ -13,6 +13,7 @@
 //! | `head` | `x` at the wanted rows | logits `[wanted, V]`, of some tokens only, or in short ([`head`]) |
 
 pub mod attend;
+mod check;
 pub mod cpu;
 pub mod cuda;
 pub mod head;

@@ -31,7 +31,7 @@ use super::store::{Store, Target};
 use super::work::{CudaPlan, Machine};
 use crate::base::{Error, Result};
 use crate::device::attend::AttendWork;
-use crate::device::cpu::{check_head, check_step};
+use crate::device::check::{check_head, check_step};
 use crate::device::head::{HeadRow, Said};
 use crate::device::speculation::{Fetch, Source, Watcher};
 use crate::device::tiers::Link;

@@ -5,7 +5,7 @@ use super::launch::Kernels;
 use super::marks::Marks;
 use super::{CudaDevice, CudaOptions, Layer, Room, there};
 use crate::base::{Error, Result};
-use crate::device::cpu::{check_norm, check_shape};
+use crate::device::check::{check_norm, check_shape};
 use crate::device::cuda::attend::{AttendKernel, HeadShape, Number};
 use crate::device::cuda::blas::Blas;
 use crate::device::cuda::driver::{Begin, Gpu};

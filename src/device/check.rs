@@ -1,6 +1,7 @@
 //! What both devices check before they compute: sizes that fit each other, and steps that stay inside their places.
 
 use super::head::HeadRow;
+use super::weight::Weight;
 use super::{Shape, Step};
 use crate::base::{Error, Result};
 use crate::kv::PAGE_TOKENS;
@@ -25,6 +26,17 @@ pub fn check_shape(shape: &Shape, layers: usize) -> Result<()> {
         return refuse(format!("RoPE factors do not number {}", head_size / 2));
     }
     Ok(())
+}
+
+/// Refuses a matrix of other sizes than the model has.
+pub fn check_size(name: &str, weight: &Weight, rows: usize, cols: usize) -> Result<()> {
+    if (weight.rows, weight.cols) == (rows, cols) {
+        return Ok(());
+    }
+    Err(Error::input(format!(
+        "{name} is [{}, {}], not the [{rows}, {cols}] that the model's sizes ask for",
+        weight.rows, weight.cols
+    )))
 }
 
 /// The weights of a norm, if they number `hidden`.

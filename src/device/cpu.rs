@@ -38,10 +38,10 @@ pub(crate) mod shared;
 pub mod simd;
 mod step;
 
-use super::check::{check_norm, check_shape};
+use super::check::{check_norm, check_shape, check_size};
 use super::weight::{Weight, Weights};
 use super::{Shape, Times};
-use crate::base::{Error, Result};
+use crate::base::Result;
 use crate::device::speculation::{Fetch, Watching};
 use crate::kv::Slot;
 use arena::{Arena, KvNumber};
@@ -154,12 +154,7 @@ impl CpuDevice {
         let arena = Arena::new(options.kv, options.pages, shape.layers, shape.kv_heads, shape.head_size)?;
         let (h, q, kv) = (shape.hidden, shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
         let pack = |name: &str, weight: &Weight, rows: usize, cols: usize| {
-            if (weight.rows, weight.cols) != (rows, cols) {
-                return Err(Error::input(format!(
-                    "{name} is [{}, {}], not the [{rows}, {cols}] that the model's sizes ask for",
-                    weight.rows, weight.cols
-                )));
-            }
+            check_size(name, weight, rows, cols)?;
             Packed::new(weight, &pool).map_err(|e| e.context(name))
         };
         let mut packed = Vec::with_capacity(layers.len());

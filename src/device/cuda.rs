@@ -9,7 +9,7 @@
 //! | `step.rs` | a whole Llama step: [`step::CudaDevice`]; `step/` its launches, what a model brings, times |
 //! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one; `store/` the tier, its streams, what a step moves |
 //! | `selecting.rs` | attention over selected tokens, which alone come from the host tier |
-//! | `heavy.rs` | attention over what H2O keeps |
+//! | `heavy.rs` | attention over what H2O keeps; `runs.rs` is what both are told of a path |
 //! | `head.rs` | logits: what is told of them |
 //! | `product.rs`, `blas.rs` | products by our tensor-core kernels, or by cuBLAS |
 //! | `matrix.rs`, `staging.rs` | weights on the card; what a step tells it, in one copy |
@@ -28,6 +28,7 @@ mod matrix;
 pub mod measure;
 mod product;
 mod ptx;
+mod runs;
 mod selecting;
 pub mod selftest;
 mod staging;

@@ -15,7 +15,7 @@ mod mapped;
 mod memory;
 
 pub use graph::{Graph, Node};
-pub use launch::{Begin, Function, Launch, Module};
+pub use launch::{Begin, Function, Launch, Module, grid};
 pub use mapped::Mapped;
 pub use memory::{Buffer, Pinned};
 

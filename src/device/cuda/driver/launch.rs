@@ -57,6 +57,11 @@ pub struct Launch {
     pub begin: Begin,
 }
 
+/// So many blocks each way, after all that was launched before.
+pub fn grid(x: usize, y: usize, z: usize, threads: u32) -> Launch {
+    Launch { grid: (x as u32, y as u32, z as u32), threads, shared_bytes: 0, begin: Begin::After }
+}
+
 /// When a launch's blocks may begin.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Begin {

@@ -34,4 +34,6 @@ pub mod selftest;
 mod staging;
 pub mod step;
 pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod work;

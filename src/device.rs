@@ -13,6 +13,7 @@
 //! | `head` | `x` at the wanted rows | logits `[wanted, V]`, of some tokens only, or in short ([`head`]) |
 
 pub mod attend;
+mod check;
 pub mod cpu;
 pub mod cuda;
 pub mod head;
@@ -93,6 +94,10 @@ pub struct Times {
 pub trait Device: Send {
     /// `cpu avx512-vnni, 2 threads`, `cuda:0 NVIDIA H200`.
     fn describe(&self) -> String;
+    /// What a user should know that was found out while it ran, once it was.
+    fn note(&self) -> Option<&str> {
+        None
+    }
     /// Bytes of one K/V page over all layers.
     fn page_bytes(&self) -> usize;
     /// Pages of the arena.

@@ -304,7 +304,7 @@ fn bench_perplexity(common: &Common, args: &BenchPerplexityArgs) -> Result<u8> {
     let from = if args.text == "-" { args.text.clone() } else { format!("@{}", args.text) };
     let text = puzzle::text(&from, "--text")?;
     let options = lm::engine_options(common)?;
-    let spec = perplexity::Spec { windows: args.windows, window: args.window, score: args.score };
+    let spec = args.windows.spec();
     let model = lm::model(common, &lm::Told::new(common))?;
     let mut ticker = Ticker::new(common.quiet, "tokens scored");
     let report = perplexity::run(model, &options, &text, &spec, &mut |done, total| ticker.tick(done, total))?;
@@ -327,13 +327,12 @@ fn bench_offload(common: &Common, args: &BenchOffloadArgs) -> Result<u8> {
     let cases = Case::list(methods, args.quality && args.looks);
     let model = lm::model(common, &lm::Told::new(common))?;
     if args.quality {
-        let text_spec = perplexity::Spec { windows: args.windows, window: args.window, score: args.score };
         let share = |&percent: &f64| match percent {
             p if p > 0.0 && p <= 100.0 => Ok(p / 100.0),
             p => Err(Error::input(format!("--shares {p}: give percent above 0 and up to 100"))),
         };
         let shares = args.shares.iter().map(share).collect::<Result<_>>()?;
-        let spec = quality::Spec { text: text_spec, shares, methods: cases };
+        let spec = quality::Spec { text: args.windows.spec(), shares, methods: cases };
         let mut ticker = Ticker::new(common.quiet, "tokens scored");
         let (device, rows) = quality::run(model, &options, &text, &spec, &mut |done, total| ticker.tick(done, total))?;
         ticker.finish();

@@ -7,9 +7,9 @@
 //! | `work.rs` | what a plan for the attention kernels looks like |
 //! | `attend.rs` | one step's attention: kernel, loaded plan, launch |
 //! | `step.rs` | a whole Llama step: [`step::CudaDevice`]; `step/` its launches, what a model brings, times |
-//! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one |
+//! | `store.rs` | K/V: on the card, or in two tiers with the card as the smaller one; `store/` the tier, its streams, what a step moves |
 //! | `selecting.rs` | attention over selected tokens, which alone come from the host tier |
-//! | `heavy.rs` | attention over what H2O keeps |
+//! | `heavy.rs` | attention over what H2O keeps; `runs.rs` is what both are told of a path |
 //! | `head.rs` | logits: what is told of them |
 //! | `product.rs`, `blas.rs` | products by our tensor-core kernels, or by cuBLAS |
 //! | `matrix.rs`, `staging.rs` | weights on the card; what a step tells it, in one copy |
@@ -17,7 +17,7 @@
 //! | `measure.rs` | kernels for benchmarks and tests: numbers, a float64 reference, a cold read, unfused attention |
 //!
 //! All memory of a plan belongs to one stream, so nothing here synchronises but downloads and [`driver::Gpu::wait`]; the
-//! streams of `store.rs` are ordered by events.
+//! streams of `store/step.rs` are ordered by events.
 
 pub mod attend;
 mod blas;
@@ -28,9 +28,12 @@ mod matrix;
 pub mod measure;
 mod product;
 mod ptx;
+mod runs;
 mod selecting;
 pub mod selftest;
 mod staging;
 pub mod step;
 pub mod store;
+#[cfg(test)]
+mod testing;
 pub mod work;

@@ -1,8 +1,8 @@
 //! Counters of the engine: what the screen shows of memory, input/output and speed, and how the worker keeps them.
 
-use crate::device::Times;
 use crate::device::attend::Io;
 use crate::device::tiers::Link;
+use crate::device::{Device, Times};
 use crate::kv::{KvStats, PAGE_TOKENS};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -15,6 +15,9 @@ pub struct Counters {
     pub io: Option<IoCounters>,
     pub link: Option<LinkCounters>,
     pub speed: Option<SpeedCounters>,
+    /// What the device found out while it ran that a user should know.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub note: Option<String>,
 }
 
 /// K/V memory at this moment.
@@ -255,8 +258,8 @@ impl Meter {
         self.speed.accepted += accepted as u64;
     }
 
-    /// `link` is the device's, since it was made; `None` where all of K/V lies in one tier and nothing goes over a link.
-    pub(super) fn counters(&self, kv: &KvStats, link: Option<Link>) -> Counters {
+    /// The device's link counts since it was made; there is none where all of K/V lies in one tier.
+    pub(super) fn counters(&self, kv: &KvStats, device: &dyn Device) -> Counters {
         let rows: u64 = self.recent.iter().skip(1).map(|&(_, rows)| rows).sum();
         let span = match (self.recent.front(), self.recent.back()) {
             (Some((first, _)), Some((last, _))) => last.duration_since(*first).as_secs_f64(),
@@ -276,8 +279,9 @@ impl Meter {
                 prefix_lookups: self.prefix_lookups,
             }),
             io: Some(self.io),
-            link: Some(link.map_or_else(LinkCounters::default, LinkCounters::from)),
+            link: Some(device.link().map_or_else(LinkCounters::default, LinkCounters::from)),
             speed: Some(SpeedCounters { tokens_per_second, ..self.speed }),
+            note: device.note().map(str::to_string),
         }
     }
 }

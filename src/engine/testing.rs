@@ -45,6 +45,8 @@ pub struct Script {
     /// The step with this number fails, or panics.
     pub error_at: Option<usize>,
     pub panic_at: Option<usize>,
+    /// What the device has to tell, from the first step on.
+    pub note: Option<&'static str>,
 }
 
 pub struct PathDevice {
@@ -61,6 +63,10 @@ pub struct PathDevice {
 impl Device for PathDevice {
     fn describe(&self) -> String {
         "paths".into()
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.script.lock().unwrap().note
     }
 
     fn page_bytes(&self) -> usize {

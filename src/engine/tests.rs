@@ -504,6 +504,16 @@ fn a_text_that_became_wrong_ends_in_its_middle() {
 }
 
 #[test]
+fn what_the_device_found_out_is_told_with_the_counters() {
+    let bench = Bench::new(40, |_| {});
+    bench.run(request(&prompt(5, 0))).unwrap();
+    assert_eq!(bench.engine.counters().note, None);
+    bench.script.lock().unwrap().note = Some("no graphs");
+    bench.run(request(&prompt(5, 0))).unwrap();
+    bench.wait_for("the note", |counters| counters.note.as_deref() == Some("no graphs"));
+}
+
+#[test]
 fn an_engine_that_rests_computes_no_tokens_whatever_it_did_last() {
     let at = Instant::now();
     let speed = super::counters::SpeedCounters { tokens_per_second: 9.0, ..Default::default() };

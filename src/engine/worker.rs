@@ -310,7 +310,7 @@ impl Worker {
     }
 
     fn show(&mut self) {
-        let counters = self.meter.counters(&self.tree.stats(), self.llama.device().link());
+        let counters = self.meter.counters(&self.tree.stats(), self.llama.device());
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         (shown.counters, shown.stepped) = (counters, self.meter.stepped_at());
         drop(shown);

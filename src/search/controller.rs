@@ -94,6 +94,8 @@ pub struct Controller {
     holds: HashMap<NodeId, Hold>,
     /// What was told of it last.
     held_told: Vec<(NodeId, HeldKv)>,
+    /// What the device had to tell, and was told.
+    device_note: Option<String>,
     /// Token ids of thoughts as the model produced them, while their text is unchanged.
     ids: HashMap<NodeId, Tokens>,
     /// Whole answers, checked once each.

@@ -128,6 +128,7 @@ pub fn counters(scale: u64) -> Event {
                 tokens_per_second: 100.0 + 37.0 * (scale % 5) as f64,
                 ..SpeedCounters::default()
             }),
+            note: None,
         },
     }
 }

@@ -330,6 +330,23 @@ fn a_storm_of_sizes_is_survived() {
     terminal.check_restored();
 }
 
+/// A key pressed in the moment of a new size is read then, not with the next key.
+#[test]
+fn a_key_in_the_moment_of_a_new_size_is_read() {
+    let place = Place::new();
+    let mut terminal = Terminal::open(&endless(&place), &place, &[]);
+    terminal.wait_for("1 Tree");
+    for round in 0..12 {
+        terminal.resize(if round % 2 == 0 { 90 } else { 80 }, 24);
+        terminal.press("q");
+        terminal.wait_for("Leave?");
+        terminal.press("n");
+        terminal.wait_until("the question is gone", |text| !text.contains("Leave?"));
+    }
+    terminal.press("qy");
+    assert_eq!(terminal.end(), 130);
+}
+
 /// Bytes that no keyboard sends: cut sequences, wrong UTF-8, pastes without an end. The program lives, and gives the
 /// terminal back.
 #[test]

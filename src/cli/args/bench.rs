@@ -1,6 +1,7 @@
 //! Flags of `bench`.
 
 use super::{MOST_TOKENS, within};
+use crate::bench::perplexity;
 use crate::offload;
 use clap::{Args, Subcommand, ValueEnum};
 use std::path::PathBuf;
@@ -116,6 +117,13 @@ pub struct BenchPerplexityArgs {
     /// The text: a file, or - for standard input
     #[arg(long, value_name = "FILE")]
     pub text: String,
+    #[command(flatten)]
+    pub windows: WindowArgs,
+}
+
+/// Windows of a text whose ends are scored.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct WindowArgs {
     /// Windows, from the beginning of the text
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub windows: usize,
@@ -125,6 +133,13 @@ pub struct BenchPerplexityArgs {
     /// Tokens scored at the end of each window
     #[arg(long, default_value_t = 1024, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
     pub score: usize,
+}
+
+impl WindowArgs {
+    pub fn spec(self) -> perplexity::Spec {
+        let Self { windows, window, score } = self;
+        perplexity::Spec { windows, window, score }
+    }
 }
 
 #[derive(Debug, Clone, Args)]
@@ -160,22 +175,18 @@ pub struct BenchOffloadArgs {
     /// Measure perplexity over windows of the text instead
     #[arg(long)]
     pub quality: bool,
-    /// With --quality: percent of the past that selecting layers attend to
-    #[arg(long, value_delimiter = ',', default_values_t = [5.0, 10.0, 20.0, 50.0], value_name = "PERCENT")]
+    /// Percent of the past that selecting layers attend to
+    #[arg(long, value_delimiter = ',', default_values_t = [5.0, 10.0, 20.0, 50.0], value_name = "PERCENT", help_heading = WITH_QUALITY)]
     pub shares: Vec<f64>,
-    /// With --quality: infinigen one layer ahead, half a layer ahead, and by the layer's own query
-    #[arg(long)]
+    /// Measure infinigen one layer ahead, half a layer ahead, and by the layer's own query
+    #[arg(long, help_heading = WITH_QUALITY)]
     pub looks: bool,
-    /// With --quality: windows, from the beginning of the text
-    #[arg(long, default_value_t = 8, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
-    pub windows: usize,
-    /// With --quality: tokens of a window
-    #[arg(long, default_value_t = 2048, value_name = "N", value_parser = within(2..=MOST_TOKENS))]
-    pub window: usize,
-    /// With --quality: tokens scored at the end of each window
-    #[arg(long, default_value_t = 1024, value_name = "N", value_parser = within(1..=MOST_TOKENS))]
-    pub score: usize,
+    #[command(flatten, next_help_heading = WITH_QUALITY)]
+    pub windows: WindowArgs,
 }
+
+/// Where help lists the flags of `bench offload` that count with that one alone.
+const WITH_QUALITY: &str = "With --quality";
 
 #[derive(Debug, Clone, Args)]
 pub struct BenchDecodeArgs {

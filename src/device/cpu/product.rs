@@ -5,13 +5,20 @@
 //! depends on that row only. Weights are read once for all rows; rows are swept under a tile that stays in registers
 //! (int8: eight vectors, one block) or in the first-level cache (float).
 
+mod float;
+mod int8;
+
 #[cfg(target_arch = "x86_64")]
 use super::amx::{self, Unpacked};
-use super::form::{BLOCK, Form, Format, Places, codes, scales, with_format};
-use super::input::{BlockMeta, Quantised, grow};
-use super::lanes::{LANES, Lanes, prefetch};
+use super::form::Form;
+#[cfg(target_arch = "x86_64")]
+use super::form::{Format, with_format};
+use super::input::{Quantised, grow};
+use super::lanes::{LANES, prefetch};
 use super::pack::Packed;
-use super::simd::{Kernel, Simd};
+use super::simd::Simd;
+use float::{Dequantise, Float};
+use int8::Int8;
 use std::ops::Range;
 
 /// Rows that a task sweeps at a time: their sums (64 bytes a row and tile) stay in the first-level cache.
@@ -88,264 +95,12 @@ fn goes_through_tiles(simd: Simd, weight: &Packed, rows: usize) -> bool {
     simd.has_tiles() && rows >= TILE_ROWS && with_format!(weight.form, F => !F::HALVES, else false)
 }
 
-struct Int8<'a> {
-    weight: &'a Packed,
-    t: usize,
-    input: &'a Quantised,
-    rows: Range<usize>,
-    sums: &'a mut [f32],
-}
-
-impl Kernel for Int8<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self) {
-        with_format!(self.weight.form, F => self.sweep::<L, F>(), else panic!("float weights take float activations"));
-    }
-}
-
-impl Int8<'_> {
-    #[inline(always)]
-    fn sweep<L: Lanes, F: Format>(self) {
-        let Self { weight, t, input, rows, sums } = self;
-        let places = Places::of::<F>(weight.cols);
-        let tile = weight.tile(t);
-        assert!(tile.len() >= places.bytes && sums.len() >= rows.len() * LANES && rows.end <= input.rows);
-        // SAFETY: the tile has its places, every block has `input.rows` rows of 32 codes, `sums` has 16 numbers a row
-        // (all asserted); the instruction set is the caller's.
-        unsafe {
-            let blocks = weight.cols / BLOCK;
-            for block in 0..blocks {
-                prefetch_next(tile, block, blocks);
-                let mut w = codes::<L, F>(tile.as_ptr(), &places, block);
-                if F::SIGNED {
-                    for w in &mut w {
-                        *w = L::prepare_signed(*w);
-                    }
-                }
-                let first = scales::<L, F>(tile.as_ptr(), &places, block, 0);
-                let second = if F::HALVES { scales::<L, F>(tile.as_ptr(), &places, block, 1) } else { first };
-                let (x, meta) = input.block(block);
-                let step = BlockStep::<L> {
-                    w,
-                    scales: [first, second],
-                    x: x.as_ptr().add(rows.start * BLOCK),
-                    meta: meta.as_ptr().add(rows.start),
-                    sums: sums.as_mut_ptr(),
-                    first: block == 0,
-                };
-                let mut at = 0;
-                while at + 4 <= rows.len() {
-                    step.rows::<F, 4>(at);
-                    at += 4;
-                }
-                while at < rows.len() {
-                    step.rows::<F, 1>(at);
-                    at += 1;
-                }
-            }
-        }
-    }
-}
-
 /// While block `block` of `tile` is treated, fetches that share of the tile behind it, which is treated next: with one row,
 /// a product waits for nothing but memory.
 #[inline(always)]
 pub(super) fn prefetch_next(tile: &[u8], block: usize, blocks: usize) {
     let share = tile.len() / blocks;
     prefetch(tile.as_ptr().wrapping_add(tile.len() + block * share), share);
-}
-
-/// One block of a tile, and where the rows' codes and sums of that block begin.
-struct BlockStep<L: Lanes> {
-    w: [L::B; 8],
-    /// Scale and minimum of each half.
-    scales: [(L::F, L::F); 2],
-    x: *const i8,
-    meta: *const BlockMeta,
-    sums: *mut f32,
-    /// Sums begin with this block.
-    first: bool,
-}
-
-impl<L: Lanes> BlockStep<L> {
-    /// Adds the block to the sums of rows `at..at + R`. Several rows at once, so that their chains overlap.
-    #[inline(always)]
-    unsafe fn rows<F: Format, const R: usize>(&self, at: usize) {
-        // SAFETY: as `Int8::sweep`, which keeps `at + R` within the rows.
-        unsafe {
-            let x = self.x.add(at * BLOCK);
-            let meta = self.meta.add(at);
-            let out = self.sums.add(at * LANES);
-            let mut sums = [L::splat(0.0); R];
-            if !self.first {
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = L::load(out.add(r * LANES));
-                }
-            }
-            for (half, &(scale, minimum)) in self.scales.iter().enumerate().take(1 + usize::from(F::HALVES)) {
-                let mut dots = [L::splat_int(0); R];
-                for (r, dot) in dots.iter_mut().enumerate() {
-                    let sums = (*meta.add(r)).sums;
-                    let bias = if F::SIGNED { L::SIGNED_BIAS } else { F::BIAS };
-                    *dot = L::splat_int(-bias * if F::HALVES { sums[half] } else { sums[0] + sums[1] });
-                }
-                let groups = if F::HALVES { 4 * half..4 * half + 4 } else { 0..8 };
-                for (g, &w) in self.w.iter().enumerate().skip(groups.start).take(groups.len()) {
-                    for (r, dot) in dots.iter_mut().enumerate() {
-                        let x = x.add(r * BLOCK + 4 * g);
-                        *dot = if F::SIGNED { L::dot_signed(*dot, w, x) } else { L::dot_small(*dot, w, x) };
-                    }
-                }
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    let meta = &*meta.add(r);
-                    *sum = L::fma(L::to_float(dots[r]), L::mul(scale, L::splat(meta.scale)), *sum);
-                    if F::MINIMUM {
-                        let part = if F::HALVES { meta.scale * meta.sums[half] as f32 } else { meta.scaled_sum };
-                        *sum = L::fma(minimum, L::splat(part), *sum);
-                    }
-                }
-            }
-            for (r, sum) in sums.into_iter().enumerate() {
-                L::store(out.add(r * LANES), sum);
-            }
-        }
-    }
-}
-
-/// A quantised tile as numbers `[col][lane]`.
-struct Dequantise<'a> {
-    weight: &'a Packed,
-    t: usize,
-    out: &'a mut [f32],
-}
-
-impl Kernel for Dequantise<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self) {
-        with_format!(self.weight.form, F => self.sweep::<L, F>(), else panic!("only quantised tiles are dequantised"));
-    }
-}
-
-impl Dequantise<'_> {
-    #[inline(always)]
-    fn sweep<L: Lanes, F: Format>(self) {
-        let cols = self.weight.cols;
-        let places = Places::of::<F>(cols);
-        let tile = self.weight.tile(self.t);
-        assert!(tile.len() >= places.bytes && self.out.len() >= cols * LANES);
-        // SAFETY: the tile has its places, `out` has 16 numbers a column (asserted).
-        unsafe {
-            for block in 0..cols / BLOCK {
-                prefetch_next(tile, block, cols / BLOCK);
-                let w = codes::<L, F>(tile.as_ptr(), &places, block);
-                for half in 0..2 {
-                    let (scale, minimum) = scales::<L, F>(tile.as_ptr(), &places, block, half);
-                    let bias = L::splat(-F::BIAS as f32);
-                    for (g, &w) in w.iter().enumerate().skip(4 * half).take(4) {
-                        let out = self.out.as_mut_ptr().add((block * BLOCK + 4 * g) * LANES);
-                        let put = |k: usize, code: L::F| {
-                            L::store(out.add(k * LANES), L::fma(L::add(code, bias), scale, minimum));
-                        };
-                        put(0, L::widen::<0>(w));
-                        put(1, L::widen::<1>(w));
-                        put(2, L::widen::<2>(w));
-                        put(3, L::widen::<3>(w));
-                    }
-                }
-            }
-        }
-    }
-}
-
-struct Float<'a> {
-    weight: &'a Packed,
-    t: usize,
-    /// The tile's numbers, where it is quantised.
-    numbers: &'a [f32],
-    x: &'a [f32],
-    rows: Range<usize>,
-    sums: &'a mut [f32],
-}
-
-impl Kernel for Float<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<L: Lanes>(self) {
-        let cols = self.weight.cols;
-        assert!(self.sums.len() >= self.rows.len() * LANES && self.rows.end * cols <= self.x.len());
-        let tile = self.weight.tile(self.t).as_ptr();
-        let Self { weight, numbers, x, ref rows, sums, .. } = self;
-        let rows = FloatRows { cols, x: x[rows.start * cols..].as_ptr(), count: rows.len(), sums: sums.as_mut_ptr() };
-        // SAFETY: `load` reads column `col` of a tile that has `cols` of them; the asserted sizes cover the rest.
-        unsafe {
-            match weight.form {
-                Form::F32 => rows.sweep::<L>(|col| L::load(tile.cast::<f32>().add(col * LANES))),
-                Form::F16 => rows.sweep::<L>(|col| L::load_f16(tile.cast::<u16>().add(col * LANES))),
-                Form::Bf16 => rows.sweep::<L>(|col| L::load_bf16(tile.cast::<u16>().add(col * LANES))),
-                _ => {
-                    assert!(numbers.len() >= cols * LANES);
-                    rows.sweep::<L>(|col| L::load(numbers.as_ptr().add(col * LANES)));
-                }
-            }
-        }
-    }
-}
-
-/// `count` rows `x` of `cols` numbers, and 16 sums for each.
-#[derive(Clone, Copy)]
-struct FloatRows {
-    cols: usize,
-    x: *const f32,
-    count: usize,
-    sums: *mut f32,
-}
-
-impl FloatRows {
-    /// # Safety
-    /// As [`Lanes`]; `load` is valid for every column; the pointers cover `count` rows.
-    #[inline(always)]
-    unsafe fn sweep<L: Lanes>(self, load: impl Fn(usize) -> L::F + Copy) {
-        let count = self.count;
-        let mut at = 0;
-        // SAFETY: `at + R <= count`, so rows and sums are inside.
-        unsafe {
-            while at + 8 <= count {
-                self.rows_of::<L, 8>(at, load);
-                at += 8;
-            }
-            while at + 2 <= count {
-                self.rows_of::<L, 2>(at, load);
-                at += 2;
-            }
-            if at < count {
-                self.rows_of::<L, 1>(at, load);
-            }
-        }
-    }
-
-    /// Sums of `R` rows from row `at` on, each one chain over the columns.
-    #[inline(always)]
-    unsafe fn rows_of<L: Lanes, const R: usize>(self, at: usize, load: impl Fn(usize) -> L::F + Copy) {
-        // SAFETY: as `sweep`; `at + R <= count`.
-        unsafe {
-            let x = self.x.add(at * self.cols);
-            let mut sums = [L::splat(0.0); R];
-            for col in 0..self.cols {
-                let w = load(col);
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = L::fma(w, L::splat(*x.add(r * self.cols + col)), *sum);
-                }
-            }
-            for (r, sum) in sums.into_iter().enumerate() {
-                L::store(self.sums.add((at + r) * LANES), sum);
-            }
-        }
-    }
 }
 
 /// Row `row` of the matrix as numbers.

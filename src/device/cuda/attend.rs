@@ -2,7 +2,7 @@
 
 use super::driver::{Begin, Buffer, Function, Gpu, Graph, Launch, Module, Node, fault};
 use super::ptx;
-use super::work::{CudaPlan, Kernel, Machine};
+use super::work::{CudaPlan, ITEM_ROWS, Kernel, Machine};
 use crate::base::{Error, Result};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use std::ffi::c_void;
@@ -14,6 +14,9 @@ pub enum Number {
     Bf16,
 }
 
+/// Head sizes that attention is compiled for.
+pub const HEAD_SIZES: [u32; 4] = [64, 80, 96, 128];
+
 /// The heads of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadShape {
@@ -24,6 +27,28 @@ pub struct HeadShape {
 }
 
 impl HeadShape {
+    /// Refuses heads that no kernel is compiled for; asks no card.
+    pub fn check(&self) -> Result<()> {
+        let Self { heads, kv_heads, head_size, .. } = *self;
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return Err(Error::input(format!("{heads} query heads do not share {kv_heads} K/V heads evenly")));
+        }
+        if self.group() > ITEM_ROWS {
+            return Err(Error::input(format!(
+                "{} query heads share a K/V head, and the CUDA kernels take {ITEM_ROWS} at most: use --device cpu",
+                self.group()
+            )));
+        }
+        if !HEAD_SIZES.contains(&head_size) {
+            let [some @ .., last] = HEAD_SIZES.map(|size| size.to_string());
+            return Err(Error::input(format!(
+                "there is no CUDA kernel for head size {head_size}, only for {} and {last}: use --device cpu",
+                some.join(", ")
+            )));
+        }
+        Ok(())
+    }
+
     /// Query heads of a K/V head.
     pub fn group(&self) -> u32 {
         self.heads / self.kv_heads
@@ -138,19 +163,14 @@ impl LoadedPlan {
 impl AttendKernel {
     /// The best kernel for the card, or the one asked for.
     pub fn new(gpu: &Gpu, shape: HeadShape, wanted: Option<Kernel>) -> Result<Self> {
-        if shape.kv_heads == 0 || !shape.heads.is_multiple_of(shape.kv_heads) || shape.group() > super::work::ITEM_ROWS
-        {
-            let (heads, kv_heads) = (shape.heads, shape.kv_heads);
-            return Err(Error::input(format!("{heads} query heads do not share {kv_heads} K/V heads")));
-        }
+        shape.check()?;
         let hopper = gpu.compute == (9, 0) && ptx::attend(Kernel::Hopper, shape.number, shape.head_size).is_some();
         let kernel = wanted.unwrap_or(if hopper { Kernel::Hopper } else { Kernel::Ampere });
         if kernel == Kernel::Hopper && gpu.compute != (9, 0) {
-            return Err(Error::input(format!("{} is no Hopper card", gpu.name)));
+            return Err(Error::input(format!("{} is no Hopper card, and has no use for its kernel", gpu.name)));
         }
-        let text = ptx::attend(kernel, shape.number, shape.head_size).ok_or_else(|| {
-            Error::input(format!("no CUDA kernel for head size {}: 64, 80, 96 and 128 have one", shape.head_size))
-        })?;
+        let text = ptx::attend(kernel, shape.number, shape.head_size)
+            .ok_or_else(|| Error::input(format!("there is no {kernel:?} kernel for head size {}", shape.head_size)))?;
         let d = shape.head_size;
         let (threads, shared_bytes, per_processor) = match kernel {
             // Layout<D>::SMEM and Shared<D>::BYTES of the kernels.
@@ -423,5 +443,35 @@ impl AttendKernel {
             encode(args.k, 0, true)?,
             encode(args.v, v_skip, true)?,
         ]))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::base::ErrorKind;
+
+    #[test]
+    fn heads_without_a_kernel_are_refused_with_the_sizes_that_have_one() {
+        let shape = HeadShape { heads: 32, kv_heads: 8, head_size: 128, number: Number::F16 };
+        for head_size in 1..=256 {
+            let refused = HeadShape { head_size, ..shape }.check().err();
+            for number in [Number::F16, Number::Bf16] {
+                let compiled = ptx::attend(Kernel::Ampere, number, head_size).is_some();
+                assert_eq!(refused.is_none(), compiled, "head size {head_size}");
+            }
+            if let Some(error) = refused {
+                let (text, wanted) =
+                    (error.message(), format!("size {head_size}, only for 64, 80, 96 and 128: use --device cpu"));
+                assert!(error.kind() == ErrorKind::Input && text.contains(&wanted), "{text}");
+            }
+        }
+        let part = |heads: u32, kv_heads: u32, part: &str| {
+            let error = HeadShape { heads, kv_heads, ..shape }.check().unwrap_err();
+            assert!(error.message().contains(part), "{error}");
+        };
+        part(32, 0, "evenly");
+        part(32, 5, "evenly");
+        part(258, 2, "129 query heads share");
     }
 }

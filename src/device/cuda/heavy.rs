@@ -9,8 +9,9 @@
 //! arena, and everything is read there. Rows that attend to everything add to the sums as well.
 
 use super::attend::Number;
-use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module};
+use super::driver::{Buffer, Function, Gpu, Launch, Module, grid};
 use super::ptx;
+use super::runs::RunArgs;
 use super::staging::Staging;
 use super::store::{Store, Target};
 use crate::base::Result;
@@ -66,16 +67,6 @@ struct Kept {
     /// The lists are made; attention has read what came of them.
     ready: CudaEvent,
     read: CudaEvent,
-}
-
-/// `Run` of the kernels.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct RunArgs {
-    row: u32,
-    start: u32,
-    len: u32,
-    page: u32,
 }
 
 /// `Heavy` of the kernels.
@@ -159,10 +150,6 @@ pub struct Heavy {
     heard: [u64; 4],
 }
 
-fn grid(x: usize, y: usize, z: usize, threads: u32) -> Launch {
-    Launch { grid: (x as u32, y as u32, z as u32), threads, shared_bytes: 0, begin: Begin::After }
-}
-
 impl Heavy {
     pub fn new(
         gpu: &Gpu,
@@ -240,7 +227,7 @@ impl Heavy {
         let mut runs = Vec::new();
         for row in 0..n {
             let of = self.paths.row(row).iter();
-            runs.extend(of.map(|run| RunArgs { row: row as u32, start: run.start, len: run.len, page: run.page }));
+            runs.extend(of.map(|run| RunArgs::of(row, run)));
         }
         let listed = n * self.kv_heads * stride * 4;
         let ahead = n > 0 && evicts.iter().all(|&e| e) && listed <= LIST_BYTES && !self.see_each_other(work, slots);

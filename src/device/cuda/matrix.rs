@@ -7,6 +7,7 @@
 use super::attend::Number;
 use super::driver::{Buffer, Gpu};
 use crate::base::{Error, Result};
+use crate::device::Shape;
 use crate::device::weight::Weight;
 use candle_core::quantized::GgmlDType;
 use half::slice::HalfFloatSliceExt;
@@ -68,14 +69,34 @@ fn pair_up(numbers: &[u16], cols: usize, head_size: usize) -> Vec<u16> {
     to
 }
 
+/// Refuses a model whose matrices the kernels cannot multiply.
+pub fn check(shape: &Shape) -> Result<()> {
+    check_cols(shape.hidden)?;
+    check_gated(shape.feed_forward)
+}
+
+fn check_cols(cols: usize) -> Result<()> {
+    if cols > 0 && cols.is_multiple_of(8) {
+        return Ok(());
+    }
+    Err(Error::input(format!(
+        "rows of {cols} numbers cannot be multiplied on the GPU (no multiple of 8): use --device cpu"
+    )))
+}
+
+fn check_gated(rows: usize) -> Result<()> {
+    if rows.is_multiple_of(GATE_ROWS) {
+        return Ok(());
+    }
+    Err(Error::input(format!(
+        "a feed-forward size of {rows} cannot be run on the GPU (no multiple of {GATE_ROWS}): use --device cpu"
+    )))
+}
+
 impl Matrix {
     /// Takes numbers `[rows, cols]` to the card. Rows of a number that is no multiple of 8 are refused.
     fn new(gpu: &Gpu, numbers: &[u16], cols: usize) -> Result<Self> {
-        if cols == 0 || !cols.is_multiple_of(8) {
-            return Err(Error::input(format!(
-                "rows of {cols} numbers cannot be multiplied on the GPU (no multiple of 8): use --device cpu"
-            )));
-        }
+        check_cols(cols)?;
         let buffer = Arc::new(gpu.upload(numbers)?);
         Ok(Self { buffer, rows: (numbers.len() / cols) as u32, cols: cols as u32 })
     }
@@ -106,12 +127,7 @@ impl Matrix {
 
     /// Gate and up in groups.
     pub fn gated(gpu: &Gpu, gate: &Weight, up: &Weight, number: Number) -> Result<Self> {
-        if !gate.rows.is_multiple_of(GATE_ROWS) {
-            return Err(Error::input(format!(
-                "a feed-forward size of {} cannot be run on the GPU (no multiple of {GATE_ROWS}): use --device cpu",
-                gate.rows
-            )));
-        }
+        check_gated(gate.rows)?;
         let (gates, ups) = (numbers(gate, number)?, numbers(up, number)?);
         let group = GATE_ROWS * gate.cols;
         let mut all = Vec::with_capacity(gates.len() + ups.len());

@@ -120,9 +120,8 @@ impl Dense {
     /// Room for a plan's tiles; `mask[rows][64 × tiles]` is 0 where a row sees a token and -inf elsewhere.
     pub fn new(gpu: &Gpu, kernel: &AttendKernel, tiles: u32, rows: u32, mask: &[f32]) -> Result<Self> {
         let shape = kernel.shape;
-        let text = ptx::dense(shape.number, shape.head_size).ok_or_else(|| {
-            Error::input(format!("no unfused attention for head size {}: 64, 80, 96 and 128 have it", shape.head_size))
-        })?;
+        let text = ptx::dense(shape.number, shape.head_size)
+            .ok_or_else(|| Error::input(format!("there is no unfused attention for head size {}", shape.head_size)))?;
         let module = gpu.load(text)?;
         let f = |name| module.function(name, 0);
         let blocks = (rows * shape.group()).div_ceil(64);

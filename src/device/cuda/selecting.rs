@@ -10,7 +10,7 @@
 //! from the arena.
 
 use super::attend::Number;
-use super::driver::{Begin, Buffer, Function, Gpu, Launch, Module};
+use super::driver::{Buffer, Function, Gpu, Module, grid};
 use super::ptx;
 use super::store::{Store, Target};
 use crate::base::{Error, Result};
@@ -171,10 +171,6 @@ pub struct Inspected {
     pub counts: Vec<u32>,
     pub lists: Vec<u32>,
     pub list_stride: usize,
-}
-
-fn grid(x: usize, y: usize, z: usize, threads: u32) -> Launch {
-    Launch { grid: (x as u32, y as u32, z as u32), threads, shared_bytes: 0, begin: Begin::After }
 }
 
 impl Selecting {

@@ -7,6 +7,7 @@ pub mod int4;
 pub mod keep;
 pub mod offload;
 pub mod select;
+mod setting;
 
 use super::attend::Number;
 use super::blas::Blas;

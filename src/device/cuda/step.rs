@@ -31,7 +31,7 @@ use super::store::{Store, Target};
 use super::work::{CudaPlan, Machine};
 use crate::base::{Error, Result};
 use crate::device::attend::AttendWork;
-use crate::device::cpu::{check_head, check_step};
+use crate::device::check::{check_head, check_step};
 use crate::device::head::{HeadRow, Said};
 use crate::device::speculation::{Fetch, Source, Watcher};
 use crate::device::tiers::Link;
@@ -46,7 +46,7 @@ mod layer;
 mod load;
 mod marks;
 
-pub use load::{check_heads, heavy_bytes, number, page_bytes, weight_bytes, work_bytes};
+pub use load::{check_model, heavy_bytes, number, page_bytes, weight_bytes, work_bytes};
 
 /// Rows of a step: enough for prompts to be bound by arithmetic.
 pub const STEP_ROWS: usize = 1024;
@@ -207,6 +207,10 @@ impl Device for CudaDevice {
         let blas = if self.products.has_blas() { ", cuBLAS" } else { "" };
         let link = self.store.speeds().map_or(String::new(), |speeds| format!(", link: {speeds}"));
         format!("cuda:{} {}, {number}{blas}{link}", self.gpu.ordinal, self.gpu.name)
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.graphs.refused()
     }
 
     fn page_bytes(&self) -> usize {

@@ -121,7 +121,7 @@ fn card(ordinal: usize, shape: &Shape) -> Result<Gpu> {
             )));
         }
         let gpu = Gpu::open(ordinal)?;
-        step::check_heads(&gpu, shape)?;
+        step::check_model(&gpu, shape)?;
         Ok(gpu)
     };
     open().map_err(|e| Error::input(e.message()))

@@ -104,6 +104,7 @@ impl Controller {
             states: HashMap::new(),
             holds: HashMap::new(),
             held_told: Vec::new(),
+            device_note: None,
             ids: HashMap::new(),
             checked: BTreeMap::new(),
             breadth: None,

@@ -23,7 +23,13 @@ impl Controller {
     }
 
     pub(super) fn tell_counters(&mut self) {
-        self.emit(Event::Counters { counters: self.lm.counters() });
+        let counters = self.lm.counters();
+        let note = counters.note.clone().filter(|note| self.device_note.as_ref() != Some(note));
+        self.emit(Event::Counters { counters });
+        if let Some(note) = note {
+            self.note(note.clone());
+            self.device_note = Some(note);
+        }
     }
 
     /// What memory, link and speed are now, and which thought keeps what.

@@ -70,16 +70,9 @@ pub fn parts(evicts: &[bool], most: usize) -> Vec<(Range<usize>, bool)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::picks::{Asked, Choose, Room as PickRoom};
+    use crate::device::cuda::testing::{Never, shape};
     use crate::device::speculation::Source;
-    use crate::device::{Rope, RopeLayout};
     use crate::kv::residency::Eviction;
-
-    struct Never;
-
-    impl Choose for Never {
-        fn choose(&self, _: &Asked<'_>, _: &mut PickRoom, _: &mut [u64]) {}
-    }
 
     #[test]
     fn parts_keep_the_order_of_rows_and_their_kind() {
@@ -91,18 +84,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_shared_out_and_never_exceeded() {
-        let shape = Shape {
-            layers: 8,
-            hidden: 256,
-            heads: 8,
-            kv_heads: 2,
-            head_size: 64,
-            feed_forward: 512,
-            vocab: 100,
-            context: 1024,
-            norm_eps: 1e-5,
-            rope: Rope { theta: 1e4, factors: None, layout: RopeLayout::Halves },
-        };
+        let shape = shape();
         let pages = 10;
         let layer = (pages * layer_page_bytes(&shape)) as u64;
         for whole_layers in [0, 1, 3] {

@@ -1,14 +1,5 @@
-//! The parameter blocks of `kernels/select.cu`.
-
-/// `Run` of the kernels.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct RunArgs {
-    pub row: u32,
-    pub start: u32,
-    pub len: u32,
-    pub page: u32,
-}
+//! The parameter blocks of attention over selected tokens, as the kernels have them: `Select` and `Put` of `kernels/select.cu`;
+//! `Gather`, `Attend` and `Sample` of `picked.cu`; `Keep` and `BringBack` of `keep.cu`; and `Kept`, which they share.
 
 /// `Select` of the kernels.
 #[repr(C)]

@@ -1,9 +1,9 @@
 //! Attention of selecting rows, and now and then what it missed.
 
+use super::Selecting;
 use super::args::{AttendArgs, SampleArgs};
-use super::{Selecting, grid};
 use crate::base::Result;
-use crate::device::cuda::driver::{Buffer, Gpu};
+use crate::device::cuda::driver::{Buffer, Gpu, grid};
 use crate::device::cuda::store::{Store, Target};
 
 /// Blocks of attention that a card should have at least, by multiprocessors; parts of a row's tokens at most.

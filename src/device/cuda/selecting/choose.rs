@@ -2,9 +2,9 @@
 
 use super::args::{GatherArgs, SelectArgs};
 use super::plan::{LINK_BLOCKS, fewest};
-use super::{Selecting, TOLD, grid};
+use super::{Selecting, TOLD};
 use crate::base::Result;
-use crate::device::cuda::driver::{Buffer, Function, Gpu, Launch};
+use crate::device::cuda::driver::{Buffer, Function, Gpu, Launch, grid};
 use crate::device::cuda::store::Store;
 use crate::kv::PAGE_TOKENS;
 

@@ -14,12 +14,12 @@
 //! Frames are shared out between the stage and layers as steps turn out (`Split`): the stage is to have all that does not stay,
 //! since attention reads the rest from the host tier in place, each row for itself.
 
+use super::Chosen;
 use super::args::{BringBackArgs, KeepArgs, KeptArgs};
 use super::plan::{Plan, Split, row_bytes};
-use super::{Chosen, grid};
 use crate::base::Result;
 use crate::device::Shape;
-use crate::device::cuda::driver::{Buffer, Function, Gpu, Module};
+use crate::device::cuda::driver::{Buffer, Function, Gpu, Module, grid};
 use crate::device::cuda::ptx;
 use crate::device::cuda::store::Store;
 use crate::device::tiers::Moves;

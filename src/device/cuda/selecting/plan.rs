@@ -171,14 +171,7 @@ pub fn fewest(times: &[(u32, f64)]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::device::picks::{Asked, Choose, Room as PickRoom};
-    use crate::device::{Rope, RopeLayout};
-
-    struct Never;
-
-    impl Choose for Never {
-        fn choose(&self, _: &Asked<'_>, _: &mut PickRoom, _: &mut [u64]) {}
-    }
+    use crate::device::cuda::testing::{Never, shape};
 
     #[test]
     fn as_few_blocks_gather_as_are_quick_enough() {
@@ -188,18 +181,7 @@ mod tests {
 
     #[test]
     fn a_budget_is_shared_out_and_never_exceeded() {
-        let shape = Shape {
-            layers: 8,
-            hidden: 256,
-            heads: 8,
-            kv_heads: 2,
-            head_size: 64,
-            feed_forward: 512,
-            vocab: 100,
-            context: 1024,
-            norm_eps: 1e-5,
-            rope: Rope { theta: 1e4, factors: None, layout: RopeLayout::Halves },
-        };
+        let shape = shape();
         let pages = 10;
         let selection = |whole_layers, source| Selection {
             source,

@@ -1,10 +1,11 @@
 //! The rows of a step that select: what the card is told of them, and the room they work in.
 
 use super::Selecting;
-use super::args::{RunArgs, SelectArgs};
+use super::args::SelectArgs;
 use crate::base::Result;
 use crate::device::attend::AttendWork;
 use crate::device::cuda::driver::{Buffer, Gpu};
+use crate::device::cuda::runs::RunArgs;
 use crate::device::cuda::staging::Staging;
 use crate::kv::{PAGE_TOKENS, Slot};
 use std::collections::HashMap;
@@ -66,12 +67,7 @@ impl Selecting {
         let mut runs = Vec::new();
         for (i, &row) in rows.iter().enumerate() {
             let of = self.paths.row(row).iter();
-            runs.extend(of.map(|run| RunArgs {
-                row: (i % chunk) as u32,
-                start: run.start,
-                len: run.len,
-                page: run.page,
-            }));
+            runs.extend(of.map(|run| RunArgs::of(i % chunk, run)));
             self.rows.run_ends.push(runs.len());
         }
         self.rows.batch_row = staging.push(&batch_row);

@@ -1,29 +1,25 @@
 //! H2O: its kernels against a plain reference over the steps of a tree, the least tier against a roomy one bit for bit, and
 //! whole models against the CPU device with the same method.
 
-use super::offload::{LAYERS, PAGES, PROMPT, RUNS, card, text};
+use super::offload::{LAYERS, PAGES, RUNS, card, on_cpu, prompt, text};
+use super::select::Choosing;
+use super::setting::{begin_step, begin_writing, draw_bits, kernel, line, place, shape, slot, worse};
 use super::{NUMBERS, Planning, draw, logits, path, small, widen};
 use crate::base::Result;
 use crate::base::rng::stream;
 use crate::device::attend::{AttendWork, Piece, Unit};
-use crate::device::cpu::arena::KvNumber;
-use crate::device::cpu::simd::Simd;
-use crate::device::cpu::{Activations, CpuDevice, CpuOptions};
-use crate::device::cuda::attend::{AttendKernel, HeadShape, Number};
+use crate::device::cuda::attend::Number;
 use crate::device::cuda::driver::Gpu;
 use crate::device::cuda::heavy::{Heavy, plan};
-use crate::device::cuda::selftest::select::Choosing;
 use crate::device::cuda::staging::Staging;
 use crate::device::cuda::step::page_bytes;
 use crate::device::cuda::store::{Store, Target, layer_page_bytes};
 use crate::device::selftest::Row;
 use crate::device::speculation::{Fetch, Selection, Source};
 use crate::device::tiers::Paths;
-use crate::device::{Device, Rope, RopeLayout, Shape};
+use crate::device::{Device, RopeLayout};
 use crate::kv::residency::Eviction;
-use crate::kv::{PAGE_TOKENS, PageId, Slot};
-use half::{bf16, f16};
-use rand::Rng;
+use crate::kv::{PAGE_TOKENS, Slot};
 
 /// Pages of the kernels' check, and the layer that is looked at; the one before it is whole.
 const MANY: usize = 97;
@@ -46,7 +42,7 @@ fn heavy(keep: f32, whole_layers: usize, choosing: Choosing<'_>) -> Selection {
 
 /// A trunk of `SHARED` tokens, and branches of `own` tokens with the given numbers of rows at their ends; and for each row its
 /// own slot. Pages are no neighbours.
-fn tree(own: usize, ends: &[usize]) -> (AttendWork, Vec<u32>) {
+fn tree(own: usize, ends: &[usize]) -> (AttendWork, Vec<usize>) {
     let mut work = AttendWork { pages: (0..(SHARED / PAGE_TOKENS) as u32).collect(), ..AttendWork::default() };
     let rows: usize = ends.iter().sum();
     let all = 0..rows as u32;
@@ -69,7 +65,7 @@ fn tree(own: usize, ends: &[usize]) -> (AttendWork, Vec<u32>) {
     paths.read(&work);
     let own = |row: usize| {
         let last = paths.row(row).last().map_or(0, |run| run.page * 16 + run.start % 16 + run.len - 1);
-        (work.order[row] as usize, last)
+        (work.order[row] as usize, last as usize)
     };
     let mut slots = vec![0; rows];
     (0..rows).map(own).for_each(|(batch, slot)| slots[batch] = slot);
@@ -108,20 +104,8 @@ pub fn kernels(gpu: &Gpu, choosing: Choosing<'_>, fault: bool) -> Result<Vec<Row
 /// The largest errors of attention and of sums over some steps; a token that is gone and should not be is infinitely wrong.
 fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<[f64; 2]> {
     let Case { number, heads, kv_heads, d, keep, layers } = *case;
-    let shape = Shape {
-        layers: 3,
-        hidden: 64,
-        heads,
-        kv_heads,
-        head_size: d,
-        feed_forward: 64,
-        vocab: 64,
-        context: 1024,
-        norm_eps: 1e-5,
-        rope: Rope { theta: 1e4, factors: None, layout: RopeLayout::Interleaved },
-    };
-    let head = HeadShape { heads: heads as u32, kv_heads: kv_heads as u32, head_size: d as u32, number };
-    let attention = AttendKernel::new(gpu, head, None)?;
+    let shape = shape(heads, kv_heads, d);
+    let attention = kernel(gpu, number, &shape)?;
     let bytes = layers * (MANY * layer_page_bytes(&shape)) as u64;
     let selection = heavy(keep, LAYER, choosing);
     let plan = plan(bytes, &selection, MANY, &shape)?;
@@ -131,22 +115,12 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
 
     // K/V of all slots, as if one step had made it.
     let mut random = stream(20, "cuda selftest", &[d as u64, heads as u64]);
-    let mut bits = |n: usize, size: f32| -> Vec<u16> {
-        let mut draw = || (random.random::<f32>() * 2.0 - 1.0) * size;
-        match number {
-            Number::F16 => (0..n).map(|_| f16::from_f32(draw()).to_bits()).collect(),
-            Number::Bf16 => (0..n).map(|_| bf16::from_f32(draw()).to_bits()).collect(),
-        }
-    };
+    let mut bits = |n: usize, size: f32| draw_bits(&mut random, number, n, size);
     let kv = bits(MANY * layer_page_bytes(&shape) / 2, 2.0);
     let there = gpu.upload(&kv)?;
-    let slot = |i: u32| Slot { page: PageId(i / PAGE_TOKENS as u32), offset: (i as usize % PAGE_TOKENS) as u8 };
-    let numbers: Vec<u32> = (0..(MANY * PAGE_TOKENS) as u32).collect();
-    let every: Vec<Slot> = numbers.iter().map(|&i| slot(i)).collect();
-    let every_there = gpu.upload(&numbers)?;
+    let every: Vec<usize> = (0..MANY * PAGE_TOKENS).collect();
+    let every_there = begin_writing(gpu, &mut store, &every, Some(LAYER))?;
     let from = Target { kv: there.pointer(), slots: every_there.pointer() };
-    store.plan(&path(0, 0), &every, Some(LAYER))?;
-    store.begin(gpu, [0, from.slots, 0])?;
     store.written(gpu, LAYER, from, |_| Ok(()))?;
     store.wait()?;
 
@@ -168,22 +142,14 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
         let slots: Vec<Slot> = own.iter().map(|&i| slot(i)).collect();
         staging.clear();
         heavy.begin(&work, &slots, &selects, &mut staging);
-        let fetched = staging.push(store.plan(&work, &slots, heavy.selects_from())?);
-        let own_at = staging.push(&own);
-        let numbers = staging.push(&(0..rows as u32).collect::<Vec<_>>());
-        let base = staging.send(gpu, false)?;
-        store.begin(gpu, [fetched, own_at, numbers].map(|at| base + at))?;
+        let [base, own_at] = begin_step(gpu, &mut store, &mut staging, (&work, &own), heavy.selects_from())?;
         heavy.placed(gpu, &mut store, base)?;
         store.arrive(gpu, 0)?;
         store.read(gpu, 0)?;
-        let target = store.target(gpu, LAYER, base + own_at)?;
-        let run = |slot: usize, at: usize| ((slot / 16 * 2 * kv_heads + at) * 16 + slot % 16) * d * 2;
-        for (batch, &slot) in own.iter().enumerate() {
-            let to = if heavy.selects_from().is_some() { batch } else { slot as usize };
-            for at in 0..2 * kv_heads {
-                gpu.copy(target.kv + run(to, at) as u64, there.pointer() + run(slot as usize, at) as u64, d * 2)?;
-            }
-        }
+        let target = store.target(gpu, LAYER, own_at)?;
+        let apart = heavy.selects_from().is_some();
+        let placed = own.iter().enumerate().map(|(batch, &slot)| (slot, if apart { batch } else { slot }));
+        place(gpu, &shape, &there, target, placed)?;
         let mut q = bits(rows * heads * d, 1.0);
         let q_there = gpu.upload(&q)?;
         let out = gpu.zeros(q.len() * 2)?;
@@ -215,11 +181,6 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     Ok([worst, worst_sum])
 }
 
-/// The larger error; NaN stays.
-fn worse(worst: f64, error: f64) -> f64 {
-    if worst.is_nan() || worst > error { worst } else { error }
-}
-
 /// The same in plain arithmetic.
 struct Know<'a> {
     case: &'a Case,
@@ -231,7 +192,7 @@ struct Know<'a> {
 
 impl Know<'_> {
     /// Outputs `[batch rows][heads][d]` of a step. Tokens whose sums are nearly the bound go as the card's `found` sums have it.
-    fn step(&mut self, work: &AttendWork, own: &[u32], selects: &[bool], q: &[f64], found: &[f32]) -> Vec<f64> {
+    fn step(&mut self, work: &AttendWork, own: &[usize], selects: &[bool], q: &[f64], found: &[f32]) -> Vec<f64> {
         let Case { heads, kv_heads, d, keep, .. } = *self.case;
         let (slots, group) = (MANY * PAGE_TOKENS, heads / kv_heads);
         let mut paths = Paths::default();
@@ -239,7 +200,7 @@ impl Know<'_> {
         let mut out = vec![0.0; q.len()];
         for head in 0..kv_heads {
             for &slot in own {
-                self.sums[head * slots + slot as usize] = Some(0.0);
+                self.sums[head * slots + slot] = Some(0.0);
             }
             for row in 0..work.rows() {
                 let (batch, position) = (work.order[row] as usize, work.positions[row]);
@@ -274,7 +235,7 @@ impl Know<'_> {
                     kept = has(&self.sums);
                 }
                 let number = |slot: usize, value: usize| {
-                    let at = (((slot / 16 * kv_heads + head) * 2 + value) * 16 + slot % 16) * d;
+                    let at = line(kv_heads, slot, head, value) * d;
                     &self.kv[at..at + d]
                 };
                 for g in head * group..(head + 1) * group {
@@ -319,8 +280,7 @@ pub fn tiers(ordinal: usize, planning: impl Fn() -> Planning, choosing: Choosing
                 roomy.refetch(Some((u64::MAX >> 8, fetch(whole))), &[])?;
                 least.refetch(Some((layer * 5 / 4 + run as u64 / 10 % 3 * layer, fetch(whole))), &[])?;
             }
-            let mut random = stream(21, "cuda selftest", &[run as u64]);
-            let mut prompt: Vec<u32> = (0..PROMPT).map(|_| random.random_range(0..vocab)).collect();
+            let mut prompt = prompt(21, run, vocab);
             let expected = text(&mut roomy, &prompt, run)?;
             prompt[0] ^= u32::from(fault);
             let found = text(&mut least, &prompt, run)?;
@@ -329,14 +289,7 @@ pub fn tiers(ordinal: usize, planning: impl Fn() -> Planning, choosing: Choosing
         let (kernel, what) = (format!("cuda offload h2o {name}"), format!("{RUNS} runs"));
         table.push(Row { kernel, shape: what, max_error: wrong as f64, ok: wrong == 0 });
 
-        let cpu = |fetch: Fetch| -> Result<CpuDevice> {
-            let (activations, kv) = (Activations::F32, KvNumber::F16);
-            let options = CpuOptions { threads: 1, activations, pages: PAGES, kv, simd: Simd::best() };
-            let mut device = CpuDevice::new(weights.clone(), options)?;
-            device.offload(64 << 20, fetch)?;
-            Ok(device)
-        };
-        let (mut exact, mut kept) = (cpu(Fetch::Full)?, cpu(fetch(0))?);
+        let [mut exact, mut kept] = [on_cpu(&weights, Fetch::Full)?, on_cpu(&weights, fetch(0))?];
         least.refetch(Some((layer * 3 / 2, fetch(0))), &[])?;
         let (mut moved, mut error, mut first) = (0f64, 0f64, 0);
         for n in [200, 1, 1, 1, 40, 1, 1, 1, 1] {

@@ -1,13 +1,11 @@
 //! K/V in four bits: the kernels number for number against the CPU's rounding, a host tier of it against everything on the
 //! card bit for bit, and whole models against the CPU device with the same method.
 
-use super::offload::{LAYERS, PAGES, PROMPT, RUNS, card, text};
+use super::offload::{LAYERS, PAGES, RUNS, card, on_cpu, prompt, text};
 use super::{NUMBERS, Planning, draw, logits, path, small};
 use crate::base::Result;
 use crate::base::rng::stream;
-use crate::device::cpu::arena::KvNumber;
-use crate::device::cpu::simd::Simd;
-use crate::device::cpu::{Activations, CpuDevice, CpuOptions, int4};
+use crate::device::cpu::int4;
 use crate::device::cuda::attend::Number;
 use crate::device::cuda::driver::Gpu;
 use crate::device::cuda::step::page_bytes;
@@ -119,8 +117,7 @@ pub fn tiers(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
                 tiered.refetch(Some((least + run as u64 / 10 % 3 * layer, Fetch::Int4)), &[])?;
             }
             tiered.fetch_by_kernel(run % 2 == 0);
-            let mut random = stream(19, "cuda selftest", &[run as u64]);
-            let mut prompt: Vec<u32> = (0..PROMPT).map(|_| random.random_range(0..vocab)).collect();
+            let mut prompt = prompt(19, run, vocab);
             let expected = text(&mut whole, &prompt, run)?;
             prompt[0] ^= u32::from(fault);
             let found = text(&mut tiered, &prompt, run)?;
@@ -129,14 +126,7 @@ pub fn tiers(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Re
         let shape = format!("one to three layers, {RUNS} runs");
         table.push(Row { kernel: format!("cuda offload int4 {name}"), shape, max_error: wrong as f64, ok: wrong == 0 });
 
-        let cpu = |fetch: Fetch| -> Result<CpuDevice> {
-            let (activations, kv) = (Activations::F32, KvNumber::F16);
-            let options = CpuOptions { threads: 1, activations, pages: PAGES, kv, simd: Simd::best() };
-            let mut device = CpuDevice::new(weights.clone(), options)?;
-            device.offload(64 << 20, fetch)?;
-            Ok(device)
-        };
-        let (mut exact, mut rounded) = (cpu(Fetch::Full)?, cpu(Fetch::Int4)?);
+        let [mut exact, mut rounded] = [on_cpu(&weights, Fetch::Full)?, on_cpu(&weights, Fetch::Int4)?];
         tiered.refetch(Some((least, Fetch::Int4)), &[])?;
         let (mut moved, mut error, mut first) = (0f64, 0f64, 0);
         for n in [40, 1, 70, 1, 13] {

@@ -1,22 +1,23 @@
 //! Rows that stay on the card (`kernels/keep.cu`) against a plain account of the same rules, over steps in which rows come, go,
 //! are written anew, are freed and are expected; attention from wherever they lie; and the weight that it missed.
 
-use super::select::{Choosing, bits, worse};
+use super::select::Choosing;
+use super::setting::{LAYERS, bases, begin_step, begin_writing, bits, kernel, line, place, shape, worse};
 use super::{NUMBERS, path, widen};
 use crate::base::Result;
 use crate::base::rng::stream;
 use crate::base::size::Size;
-use crate::device::cuda::attend::{AttendKernel, HeadShape, Number};
+use crate::device::Shape;
+use crate::device::cuda::attend::Number;
 use crate::device::cuda::driver::{Buffer, Gpu};
 use crate::device::cuda::selecting::{Inspected, Plan, Selecting, plan};
 use crate::device::cuda::staging::Staging;
 use crate::device::cuda::store::{Store, Target, layer_page_bytes};
 use crate::device::selftest::Row;
-use crate::device::speculation::{Basis, Look, Selection, Source, Speculation};
+use crate::device::speculation::{Look, Selection, Source, Speculation};
 use crate::device::tiers::{Link, Moves};
-use crate::device::{Rope, RopeLayout, Shape};
 use crate::kv::residency::Eviction;
-use crate::kv::{PAGE_TOKENS, PageId, Slot};
+use crate::kv::{PAGE_TOKENS, PageId};
 use rand::Rng;
 use std::collections::BTreeSet;
 
@@ -26,7 +27,6 @@ use account::Account;
 
 const PAGES: usize = 40;
 const SLOTS: usize = PAGES * PAGE_TOKENS;
-const LAYERS: usize = 3;
 const WHOLE: usize = 1;
 /// Rows of a step, and the first one's position.
 const ROWS: usize = 3;
@@ -77,6 +77,7 @@ pub fn run(gpu: &Gpu, choosing: Choosing<'_>, fault: bool) -> Result<Vec<Row>> {
 struct Bed<'a> {
     gpu: &'a Gpu,
     case: &'a Case,
+    shape: Shape,
     store: Store,
     selecting: Selecting,
     /// K/V of all slots by layer, here and there.
@@ -86,29 +87,12 @@ struct Bed<'a> {
     moves: Moves,
 }
 
-fn slot(i: usize) -> Slot {
-    Slot { page: PageId((i / PAGE_TOKENS) as u32), offset: (i % PAGE_TOKENS) as u8 }
-}
-
 fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<[f64; 3]> {
     let Case { number, heads, kv_heads, d, .. } = *case;
-    let shape = Shape {
-        layers: LAYERS,
-        hidden: 64,
-        heads,
-        kv_heads,
-        head_size: d,
-        feed_forward: 64,
-        vocab: 64,
-        context: 1024,
-        norm_eps: 1e-5,
-        rope: Rope { theta: 1e4, factors: None, layout: RopeLayout::Interleaved },
-    };
+    let shape = shape(heads, kv_heads, d);
     let columns = d / 2;
     let mut random = stream(18, "cuda selftest", &[d as u64, case.rows as u64]);
-    let mut numbers = |count: usize| (0..count).map(|_| random.random::<f32>() - 0.5).collect();
-    let mut basis = || Basis { columns, numbers: numbers(kv_heads * columns * d), centre: numbers(kv_heads * columns) };
-    let layers = (0..LAYERS).map(|_| basis()).collect();
+    let layers = bases(&mut random, &shape, columns);
     let selection = Selection {
         source: Source::Partial(Speculation { whole_layers: WHOLE, columns, layers, shifts: vec![] }, Look::Same),
         choose: choosing(2.5, case.max_fetch),
@@ -117,8 +101,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
         eviction: case.eviction,
         capacity: Some(Size::Bytes((case.rows * 4 * d) as u64)),
     };
-    let head = HeadShape { heads: heads as u32, kv_heads: kv_heads as u32, head_size: d as u32, number };
-    let attention = AttendKernel::new(gpu, head, None)?;
+    let attention = kernel(gpu, number, &shape)?;
     let bytes = 6 * (PAGES * layer_page_bytes(&shape)) as u64;
     let mut store = Store::new(gpu, &attention, &shape, PAGES, Some(bytes))?;
     let plan: Plan = plan(bytes, &selection, PAGES, &shape)?;
@@ -129,7 +112,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     let there = kv.iter().map(|kv| gpu.upload(kv)).collect::<Result<_>>()?;
     let account = |_| Account::new(selecting.keeping().split(), kv_heads, case.eviction);
     let accounts = (WHOLE..LAYERS).map(account).collect();
-    let mut bed = Bed { gpu, case, store, selecting, kv, there, accounts, moves: Moves::new(PAGES) };
+    let mut bed = Bed { gpu, case, shape, store, selecting, kv, there, accounts, moves: Moves::new(PAGES) };
     bed.write(&(0..SLOTS).collect::<Vec<_>>())?;
 
     let mut errors = [if plan.keeps { 0.0 } else { f64::INFINITY }, 0.0, 0.0];
@@ -155,11 +138,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
 impl Bed<'_> {
     /// The step's or other K/V of these slots is made anew, in all layers.
     fn write(&mut self, slots: &[usize]) -> Result<()> {
-        let numbers: Vec<u32> = slots.iter().map(|&s| s as u32).collect();
-        let at = self.gpu.upload(&numbers)?;
-        let places: Vec<Slot> = slots.iter().map(|&s| slot(s)).collect();
-        self.store.plan(&path(0, 0), &places, None)?;
-        self.store.begin(self.gpu, [0, at.pointer(), 0])?;
+        let at = begin_writing(self.gpu, &mut self.store, slots, None)?;
         for layer in WHOLE..LAYERS {
             let from = Target { kv: self.there[layer].pointer(), slots: at.pointer() };
             self.store.written(self.gpu, layer, from, |_| Ok(()))?;
@@ -236,26 +215,17 @@ impl Bed<'_> {
         self.selecting.begin(&work, &[], &[true; ROWS], &mut staging);
         let (out, _) = self.moves.step(&work.pages);
         self.forget(&out, true);
-        let slots: Vec<Slot> = own.iter().map(|&s| slot(s)).collect();
-        let fetched = staging.push(self.store.plan(&work, &slots, self.selecting.selects_from())?);
-        let own_at = staging.push(&own.iter().map(|&s| s as u32).collect::<Vec<_>>());
-        let numbers = staging.push(&(0..ROWS as u32).collect::<Vec<_>>());
-        let base = staging.send(gpu, false)?;
-        self.store.begin(gpu, [fetched, own_at, numbers].map(|at| base + at))?;
+        let selects_from = self.selecting.selects_from();
+        let [base, own_at] = begin_step(gpu, &mut self.store, &mut staging, (&work, &own), selects_from)?;
         self.selecting.placed(gpu, base)?;
         let q_there = gpu.upload(q)?;
         let out_there = gpu.zeros(q.len() * 2)?;
         let q: Vec<f64> = q.iter().map(|&b| widen(number, b)).collect();
         let mut errors = [0.0; 3];
         for layer in WHOLE..LAYERS {
-            let target = self.store.target(gpu, layer, base + own_at)?;
-            for (row, &slot) in own.iter().enumerate() {
-                for at in 0..2 * kv_heads {
-                    let (to, from) = (line(kv_heads, row, at / 2, at % 2), line(kv_heads, slot, at / 2, at % 2));
-                    let there = self.there[layer].pointer();
-                    gpu.copy(target.kv + (to * d * 2) as u64, there + (from * d * 2) as u64, d * 2)?;
-                }
-            }
+            let target = self.store.target(gpu, layer, own_at)?;
+            let rows = own.iter().enumerate().map(|(row, &slot)| (slot, row));
+            place(gpu, &self.shape, &self.there[layer], target, rows)?;
             let before = self.link(gpu)?;
             self.selecting.choose(gpu, &mut self.store, layer, q_there.pointer())?;
             self.selecting.attend(gpu, &mut self.store, layer, [q_there.pointer(), out_there.pointer()], target)?;
@@ -324,11 +294,6 @@ impl Bed<'_> {
         self.selecting.count(&mut link);
         Ok(link)
     }
-}
-
-/// Where K (0) or V (1) of a slot and head begins, in rows of d numbers.
-fn line(kv_heads: usize, slot: usize, head: usize, value: usize) -> usize {
-    ((slot / 16 * kv_heads + head) * 2 + value) * 16 + slot % 16
 }
 
 struct Know<'a> {

@@ -6,6 +6,9 @@ use crate::base::Result;
 use crate::base::rng::stream;
 use crate::base::size::Size;
 use crate::device::attend::AttendWork;
+use crate::device::cpu::arena::KvNumber;
+use crate::device::cpu::simd::Simd;
+use crate::device::cpu::{Activations, CpuDevice, CpuOptions};
 use crate::device::cuda::driver::Gpu;
 use crate::device::cuda::step::{CudaDevice, CudaOptions, page_bytes};
 use crate::device::selftest::Row;
@@ -25,6 +28,21 @@ pub(super) const RUNS: usize = 50;
 /// A prompt, and tokens that are written one at a time.
 pub(super) const PROMPT: usize = 333;
 const WRITTEN: usize = 20;
+
+/// The prompt of one run of a test.
+pub(super) fn prompt(test: u64, run: usize, vocab: u32) -> Vec<u32> {
+    let mut random = stream(test, "cuda selftest", &[run as u64]);
+    (0..PROMPT).map(|_| random.random_range(0..vocab)).collect()
+}
+
+/// The CPU device with exact activations and a device tier that holds everything.
+pub(super) fn on_cpu(weights: &Weights, fetch: Fetch) -> Result<CpuDevice> {
+    let (activations, kv) = (Activations::F32, KvNumber::F16);
+    let options = CpuOptions { threads: 1, activations, pages: PAGES, kv, simd: Simd::best() };
+    let mut device = CpuDevice::new(weights.clone(), options)?;
+    device.offload(64 << 20, fetch)?;
+    Ok(device)
+}
 
 /// A path whose pages are no neighbours, shifted so that runs lie in other pages.
 fn scattered(first: usize, rows: usize, shift: usize) -> AttendWork {
@@ -67,8 +85,7 @@ pub fn full(ordinal: usize, planning: impl Fn() -> Planning, fault: bool) -> Res
         let mut check = |what: &str, runs: usize, setup: &dyn Fn(&mut CudaDevice, usize) -> Result<()>| -> Result<()> {
             let mut wrong = 0;
             for run in 0..runs {
-                let mut random = stream(14, "cuda selftest", &[run as u64]);
-                let mut prompt: Vec<u32> = (0..PROMPT).map(|_| random.random_range(0..vocab)).collect();
+                let mut prompt = prompt(14, run, vocab);
                 let expected = text(&mut whole, &prompt, run)?;
                 if fault {
                     prompt[0] ^= 1;
@@ -142,17 +159,13 @@ pub fn selected(
         let (layer, vocab) = (page_bytes(&shape) * PAGES as u64 / LAYERS as u64, shape.vocab as u32);
         let mut whole = card(ordinal, weights.clone(), planning(), None)?;
         let mut tree = card(ordinal, weights.clone(), planning(), Some(layer))?;
-        let prompt_of = |run: usize| -> Vec<u32> {
-            let mut random = stream(17, "cuda selftest", &[run as u64]);
-            (0..PROMPT).map(|_| random.random_range(0..vocab)).collect()
-        };
         for look in [Look::Ahead, Look::Half, Look::Same] {
             // Four layers' bytes leave room for everything, two make some rows be read in place.
             for layers in [4, 2] {
                 let all = (f32::INFINITY, 1.0);
                 let everything = selection(&shape, look, (true, Eviction::Counter, None), choosing, all);
                 tree.refetch(Some((layers * layer, everything)), &[])?;
-                let prompt = prompt_of(layers as usize);
+                let prompt = prompt(17, layers as usize, vocab);
                 let (expected, exact) = forced(&mut whole, &prompt, None)?;
                 let mut changed = prompt.clone();
                 changed[0] ^= u32::from(fault);
@@ -184,7 +197,7 @@ pub fn selected(
                         device.refetch(Some((bytes, fetch)), &[])?;
                     }
                 }
-                let mut prompt = prompt_of(run);
+                let mut prompt = prompt(17, run, vocab);
                 let expected = text(&mut alone, &prompt, run)?;
                 prompt[0] ^= u32::from(fault);
                 let found = text(&mut tree, &prompt, run)?;

@@ -1,12 +1,13 @@
 //! The kernels of attention over selected tokens against plain arithmetic on random shapes: partial keys, scores, the choice
 //! (against the one that the CPU makes of the same scores), and attention to what was gathered or read in place.
 
+use super::setting::{bases, begin_step, begin_writing, bits, kernel, line, place, shape, worse};
 use super::{NUMBERS, path, widen};
 use crate::base::Result;
 use crate::base::rng::stream;
 use crate::base::size::Size;
 use crate::device::attend::WINDOW;
-use crate::device::cuda::attend::{AttendKernel, HeadShape, Number};
+use crate::device::cuda::attend::Number;
 use crate::device::cuda::driver::Gpu;
 use crate::device::cuda::selecting::{Inspected, Selecting, plan};
 use crate::device::cuda::staging::Staging;
@@ -14,11 +15,9 @@ use crate::device::cuda::store::{Store, Target, layer_page_bytes};
 use crate::device::picks::{Asked, Choose, Room, windows};
 use crate::device::selftest::Row;
 use crate::device::speculation::{Basis, Look, Selection, Source, Speculation};
-use crate::device::{Rope, RopeLayout, Shape};
+use crate::kv::PAGE_TOKENS;
 use crate::kv::residency::Eviction;
-use crate::kv::{PAGE_TOKENS, PageId, Slot};
-use half::{bf16, f16};
-use rand::Rng;
+use half::f16;
 
 /// Makes a choice of an alpha and a share; a part of `offload`, which stands above the device.
 pub type Choosing<'a> = &'a dyn Fn(f32, f32) -> Box<dyn Choose>;
@@ -40,16 +39,6 @@ struct Case {
     share: bool,
     first: usize,
     rows: usize,
-}
-
-/// Random numbers as the card keeps them.
-pub(super) fn bits(number: Number, case: u64, n: usize) -> Vec<u16> {
-    let mut random = stream(15, "cuda selftest", &[case]);
-    let mut draw = || random.random::<f32>() * 2.0 - 1.0;
-    match number {
-        Number::F16 => (0..n).map(|_| f16::from_f32(draw()).to_bits()).collect(),
-        Number::Bf16 => (0..n).map(|_| bf16::from_f32(draw()).to_bits()).collect(),
-    }
 }
 
 /// `fault`: what is compared with is another key, query and score.
@@ -87,22 +76,9 @@ pub fn run(gpu: &Gpu, choosing: Choosing<'_>, fault: bool) -> Result<Vec<Row>> {
 /// Errors of partial keys (in steps of four bits), of scores, of the choice (tokens that differ) and of attention.
 fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<[f64; 4]> {
     let Case { number, heads, kv_heads, d, columns, .. } = *case;
-    let shape = Shape {
-        layers: 3,
-        hidden: 64,
-        heads,
-        kv_heads,
-        head_size: d,
-        feed_forward: 64,
-        vocab: 64,
-        context: 1024,
-        norm_eps: 1e-5,
-        rope: Rope { theta: 1e4, factors: None, layout: RopeLayout::Interleaved },
-    };
+    let shape = shape(heads, kv_heads, d);
     let mut random = stream(16, "cuda selftest", &[d as u64, heads as u64]);
-    let mut numbers = |count: usize| (0..count).map(|_| random.random::<f32>() - 0.5).collect();
-    let mut basis = || Basis { columns, numbers: numbers(kv_heads * columns * d), centre: numbers(kv_heads * columns) };
-    let layers = vec![basis(), basis(), basis()];
+    let layers = bases(&mut random, &shape, columns);
     let selection = Selection {
         source: Source::Partial(
             Speculation { whole_layers: LAYER, columns, layers: layers.clone(), shifts: vec![] },
@@ -114,8 +90,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
         eviction: Eviction::Counter,
         capacity: Some(Size::Bytes((2 * case.frames * 4 * d) as u64)),
     };
-    let head = HeadShape { heads: heads as u32, kv_heads: kv_heads as u32, head_size: d as u32, number };
-    let attention = AttendKernel::new(gpu, head, None)?;
+    let attention = kernel(gpu, number, &shape)?;
     let bytes = 6 * (PAGES * layer_page_bytes(&shape)) as u64;
     let mut store = Store::new(gpu, &attention, &shape, PAGES, Some(bytes))?;
     let plan = plan(bytes, &selection, PAGES, &shape)?;
@@ -125,12 +100,9 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     // K/V of all slots, as if one step had made it.
     let kv = bits(number, d as u64, PAGES * layer_page_bytes(&shape) / 2);
     let there = gpu.upload(&kv)?;
-    let slot = |i: usize| Slot { page: PageId((i / PAGE_TOKENS) as u32), offset: (i % PAGE_TOKENS) as u8 };
-    let (every, numbers): (Vec<Slot>, Vec<u32>) = (0..PAGES * PAGE_TOKENS).map(|i| (slot(i), i as u32)).unzip();
-    let every_there = gpu.upload(&numbers)?;
+    let every: Vec<usize> = (0..PAGES * PAGE_TOKENS).collect();
+    let every_there = begin_writing(gpu, &mut store, &every, None)?;
     let from = Target { kv: there.pointer(), slots: every_there.pointer() };
-    store.plan(&path(0, 0), &every, None)?;
-    store.begin(gpu, [0, from.slots, 0])?;
     for layer in LAYER..shape.layers {
         store.written(gpu, layer, from, |_| Ok(()))?;
         selecting.put(gpu, layer, from, from.slots, every.len())?;
@@ -141,25 +113,14 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     let mut work = path(case.first, case.rows);
     work.pages.iter_mut().for_each(|page| *page = *page * 7 % PAGES as u32);
     let slot_of = |p: usize| work.pages[p / PAGE_TOKENS] as usize * PAGE_TOKENS + p % PAGE_TOKENS;
-    let slots: Vec<Slot> = work.positions.iter().map(|&p| slot(slot_of(p as usize))).collect();
-    let own: Vec<u32> = work.positions.iter().map(|&p| slot_of(p as usize) as u32).collect();
+    let own: Vec<usize> = work.positions.iter().map(|&p| slot_of(p as usize)).collect();
     let mut staging = Staging::default();
     staging.clear();
     selecting.begin(&work, &[], &vec![true; case.rows], &mut staging);
-    let fetched = staging.push(store.plan(&work, &slots, selecting.selects_from())?);
-    let own_at = staging.push(&own);
-    let numbers = staging.push(&(0..case.rows as u32).collect::<Vec<_>>());
-    let base = staging.send(gpu, false)?;
-    store.begin(gpu, [fetched, own_at, numbers].map(|at| base + at))?;
+    let [base, own_at] = begin_step(gpu, &mut store, &mut staging, (&work, &own), selecting.selects_from())?;
     selecting.placed(gpu, base)?;
-    let target = store.target(gpu, LAYER, base + own_at)?;
-    let run = |slot: usize, head: usize, value: usize| ((slot / 16 * kv_heads + head) * 2 + value) * 16 + slot % 16;
-    for (row, &slot) in own.iter().enumerate() {
-        for at in 0..2 * kv_heads {
-            let (to, from) = (run(row, at / 2, at % 2), run(slot as usize, at / 2, at % 2));
-            gpu.copy(target.kv + (to * d * 2) as u64, there.pointer() + (from * d * 2) as u64, d * 2)?;
-        }
-    }
+    let target = store.target(gpu, LAYER, own_at)?;
+    place(gpu, &shape, &there, target, own.iter().enumerate().map(|(row, &slot)| (slot, row)))?;
     let mut q = bits(number, 99, case.rows * heads * d);
     let q_there = gpu.upload(&q)?;
     let out = gpu.zeros(q.len() * 2)?;
@@ -189,16 +150,11 @@ struct Know<'a> {
     basis: &'a Basis,
 }
 
-/// The larger error; NaN stays.
-pub(super) fn worse(worst: f64, error: f64) -> f64 {
-    if worst.is_nan() || worst > error { worst } else { error }
-}
-
 impl Know<'_> {
     /// K (0) or V (1) of a slot and head.
     fn row(&self, slot: usize, head: usize, value: usize) -> &[f64] {
         let Case { kv_heads, d, .. } = *self.case;
-        let at = (((slot / 16 * kv_heads + head) * 2 + value) * 16 + slot % 16) * d;
+        let at = line(kv_heads, slot, head, value) * d;
         &self.kv[at..at + d]
     }
 
@@ -280,7 +236,7 @@ impl Know<'_> {
         wrong as f64
     }
 
-    fn attention(&self, own: &[u32], out: &[u16]) -> f64 {
+    fn attention(&self, own: &[usize], out: &[u16]) -> f64 {
         let Case { number, heads, kv_heads, d, rows, .. } = *self.case;
         let mut worst = 0f64;
         for row in 0..rows {
@@ -288,7 +244,7 @@ impl Know<'_> {
                 let at = row * kv_heads + head * kv_heads / heads;
                 let list = &self.seen.lists[at * self.seen.list_stride..][..self.seen.counts[at] as usize];
                 let query = &self.q[(row * heads + head) * d..][..d];
-                let slots: Vec<usize> = list.iter().chain([&own[row]]).map(|&slot| slot as usize).collect();
+                let slots: Vec<usize> = list.iter().map(|&slot| slot as usize).chain([own[row]]).collect();
                 let dot = |slot: &usize| -> f64 {
                     let key = self.row(*slot, head * kv_heads / heads, 0);
                     key.iter().zip(query).map(|(a, b)| a * b).sum::<f64>() / (d as f64).sqrt()

@@ -4,10 +4,10 @@
 //! A step has the shape of another where every launch but attention's is the same, addresses included: rooms grow seldom,
 //! staged numbers lie where they lay, and so a search's decode steps differ in their plan alone. What attention is told of
 //! that is set before the replay, where it changed. Steps with K/V in two tiers, with a watcher and of many rows are
-//! launched; so is everything on a driver that refuses a capture.
+//! launched; so is everything on a driver that refuses a capture, which is told once ([`Device::note`]).
 
 use super::{CudaDevice, LoadedPlan, running, there};
-use crate::base::Result;
+use crate::base::{Error, Result};
 use crate::device::cuda::driver::{Begin, Gpu, Graph, Node};
 use cudarc::driver::CudaEvent;
 
@@ -21,6 +21,8 @@ const KEPT: usize = 24;
 pub(super) struct Graphs {
     /// Whether steps are captured at all.
     wanted: bool,
+    /// What is told where the driver refused a capture: nothing is captured from then on.
+    refused: Option<String>,
     /// The last used at the end.
     kept: Vec<Kept>,
     /// Shapes that came and are not captured, and how often.
@@ -53,7 +55,7 @@ struct Kept {
 impl Graphs {
     pub(super) fn new(gpu: &Gpu, wanted: bool) -> Result<Self> {
         let marks = [gpu.new_mark()?, gpu.new_mark()?];
-        Ok(Self { wanted, kept: Vec::new(), came: Vec::new(), marks, replays: 0 })
+        Ok(Self { wanted, refused: None, kept: Vec::new(), came: Vec::new(), marks, replays: 0 })
     }
 
     /// Whether a shape that came again is to be captured now.
@@ -70,6 +72,19 @@ impl Graphs {
         }
         self.came.push((key, times));
         false
+    }
+
+    fn refuse(&mut self, error: &Error) {
+        self.wanted = false;
+        self.refused = Some(format!(
+            "steps are launched one by one, which takes longer, since no graph could be made of them: {}",
+            error.message()
+        ));
+    }
+
+    /// Why nothing is captured although it was wanted.
+    pub(super) fn refused(&self) -> Option<&str> {
+        self.refused.as_deref()
     }
 
     /// K/V lies elsewhere from now on.
@@ -100,9 +115,12 @@ impl CudaDevice {
         }
         let captured = self.capture(key);
         running(&mut self.running)?.owed = 0;
-        let Ok(kept) = captured else {
-            self.graphs.wanted = false;
-            return Ok(None);
+        let kept = match captured {
+            Ok(kept) => kept,
+            Err(error) => {
+                self.graphs.refuse(&error);
+                return Ok(None);
+            }
         };
         if self.graphs.kept.len() == KEPT {
             self.graphs.kept.remove(0);

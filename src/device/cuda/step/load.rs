@@ -4,14 +4,14 @@ use super::graphs::Graphs;
 use super::launch::Kernels;
 use super::marks::Marks;
 use super::{CudaDevice, CudaOptions, Layer, Room, there};
-use crate::base::{Error, Result};
-use crate::device::cpu::{check_norm, check_shape};
+use crate::base::Result;
+use crate::device::check::{check_norm, check_shape, check_size};
 use crate::device::cuda::attend::{AttendKernel, HeadShape, Number};
 use crate::device::cuda::blas::Blas;
 use crate::device::cuda::driver::{Begin, Gpu};
 use crate::device::cuda::head::{self, Head};
 use crate::device::cuda::heavy;
-use crate::device::cuda::matrix::{Matrix, number_of};
+use crate::device::cuda::matrix::{self, Matrix, number_of};
 use crate::device::cuda::product::Products;
 use crate::device::cuda::staging::Staging;
 use crate::device::cuda::store::Store;
@@ -31,8 +31,9 @@ fn head_shape(shape: &Shape, number: Number) -> HeadShape {
     HeadShape { heads: shape.heads as u32, kv_heads: shape.kv_heads as u32, head_size: shape.head_size as u32, number }
 }
 
-/// Whether the card has kernels for a model's heads; the error says which it has.
-pub fn check_heads(gpu: &Gpu, shape: &Shape) -> Result<()> {
+/// Whether the card has kernels for a model of this shape; the error says for what it has them. Asked before weights are read.
+pub fn check_model(gpu: &Gpu, shape: &Shape) -> Result<()> {
+    matrix::check(shape)?;
     AttendKernel::new(gpu, head_shape(shape, Number::F16), None).map(drop)
 }
 
@@ -180,14 +181,4 @@ impl CudaDevice {
         }
         gpu.wait()
     }
-}
-
-fn check_size(name: &str, weight: &Weight, rows: usize, cols: usize) -> Result<()> {
-    if (weight.rows, weight.cols) == (rows, cols) {
-        return Ok(());
-    }
-    Err(Error::input(format!(
-        "{name} is [{}, {}], not the [{rows}, {cols}] that the model's sizes ask for",
-        weight.rows, weight.cols
-    )))
 }

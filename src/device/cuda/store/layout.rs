@@ -77,23 +77,6 @@ pub fn runs(pages: &[u32]) -> Vec<Range<u32>> {
     pages.chunk_by(|a, b| a + 1 == *b).map(|run| run[0]..run[0] + run.len() as u32).collect()
 }
 
-/// How fast the ways to fetch are, as measured when the tier was made.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Speeds {
-    /// Seconds that a copy takes by itself, and a byte of it.
-    pub copy: f64,
-    pub copy_byte: f64,
-    /// A byte of the kernel that reads the host tier in place.
-    pub gather_byte: f64,
-}
-
-impl Speeds {
-    /// Whether the kernel is quicker than so many copies.
-    pub fn gathers(&self, copies: usize, bytes: usize) -> bool {
-        self.gather_byte * (bytes as f64) < self.copy * copies as f64 + self.copy_byte * bytes as f64
-    }
-}
-
 /// A layer's pages in an arena that others take too.
 pub struct Held {
     layer: Option<usize>,
@@ -187,11 +170,5 @@ mod tests {
         assert!(held.has(3, &[5]));
         held.leave(3);
         assert!(!held.has(3, &[5]));
-    }
-
-    #[test]
-    fn many_small_copies_are_left_to_the_kernel() {
-        let speeds = Speeds { copy: 3e-6, copy_byte: 1.0 / 55e9, gather_byte: 1.0 / 50e9 };
-        assert!(!speeds.gathers(1, 64 << 20) && speeds.gathers(500, 500 << 16));
     }
 }

@@ -22,6 +22,8 @@ pub struct Fake {
     pub sound: Option<Result<()>>,
     /// How many claims were said to go on soon, and to wait, where K/V has two tiers.
     pub expected: Option<Mutex<Vec<(usize, usize)>>>,
+    /// What its device has to tell.
+    pub device_note: Option<String>,
 }
 
 pub struct Held(Arc<AtomicUsize>);
@@ -41,6 +43,7 @@ impl Fake {
             answer: Box::new(answer),
             sound: Some(Ok(())),
             expected: None,
+            device_note: None,
         }
     }
 
@@ -100,7 +103,7 @@ impl Lm for Fake {
 
     fn counters(&self) -> Counters {
         let link = LinkCounters { device_budget_bytes: u64::from(self.expected.is_some()), ..LinkCounters::default() };
-        Counters { link: Some(link), ..Counters::default() }
+        Counters { link: Some(link), note: self.device_note.clone(), ..Counters::default() }
     }
 
     fn expect(&self, soon: &[&Hold], later: &[&Hold]) {

@@ -267,6 +267,18 @@ fn a_level_is_asked_for_at_once_and_replies_in_any_order_grow_the_same_tree() {
 }
 
 #[test]
+fn what_the_device_has_to_tell_is_told_once() {
+    let mut fake = Fake::new(|_, _| says(&["a", "b", "c"]));
+    fake.device_note = Some("steps are launched one by one".into());
+    let mut strategy = strategy(Policy::Bfs);
+    strategy.search.depth = Count::Number(3);
+    let ran = run(spec(Spell::new("zzzz"), strategy, Arc::new(fake)));
+    let counted = ran.events.iter().filter(|event| matches!(event, Event::Counters { .. })).count();
+    assert!(counted > 1, "counters are told again and again");
+    assert_eq!(ran.notes(), ["steps are launched one by one"]);
+}
+
+#[test]
 fn the_path_is_continued_with_the_thoughts_own_tokens() {
     let lm = Arc::new(Fake::new(|asked, _| match asked {
         0 => vec![Update::Done { sample: 0, completion: completion("a", Finish::Stop("\n".into()), None) }],

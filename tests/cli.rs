@@ -90,7 +90,10 @@ fn what_cannot_be_read_is_refused_with_code_2_and_a_remedy() {
     check(&["solve", "--no-tui", "--kv-budget", "12XB"], &["12XB", "MiB"]);
     check(&["solve", "--no-tui", "--model", "random-proposer", "--attention", "medusaa", "--size", "x"], &["x"]);
     check(&["complete", "--prompt", "x", "--model", "random-proposer"], &["random-proposer"]);
-    check(&["complete", "--prompt", "x", "--model", "random:tiny", "--offload-alpha", "3"], &["--offload-alpha", "--offload"]);
+    check(
+        &["complete", "--prompt", "x", "--model", "random:tiny", "--offload-alpha", "3"],
+        &["--offload-alpha", "--offload"],
+    );
     check(&["model", "list", "--model-dir", "no-such-folder"], &["no-such-folder"]);
     check(&["model", "info", "--model", "random-proposer"], &["no weights"]);
     check(&[CHANCE, &["--set", "=1"]].concat(), &["--set =1", "width=3"]);

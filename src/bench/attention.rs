@@ -136,7 +136,9 @@ fn room(shape: &Shape, options: &Options) -> Result<()> {
     let (needed, free) = (kv.saturating_add(rows), size::free_ram().unwrap_or(u64::MAX));
     if needed > free {
         let (tree, needed, free) = (&shape.name, Human(needed), Human(free));
-        return Err(Error::limit(format!("tree {tree} needs {needed} with these heads, and {free} is free: take fewer tokens")));
+        return Err(Error::limit(format!(
+            "tree {tree} needs {needed} with these heads, and {free} is free: take fewer tokens"
+        )));
     }
     Ok(())
 }

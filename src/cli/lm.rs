@@ -225,7 +225,9 @@ pub fn check_weights(spec: &str) -> Result<()> {
 /// A folder of models that is not there is a slip of the pen, and not a folder without models.
 pub fn check_model_dir(common: &Common) -> Result<()> {
     match &common.model_dir {
-        Some(folder) if !folder.is_dir() => Err(Error::input(format!("--model-dir {}: no such folder", folder.display()))),
+        Some(folder) if !folder.is_dir() => {
+            Err(Error::input(format!("--model-dir {}: no such folder", folder.display())))
+        }
         _ => Ok(()),
     }
 }

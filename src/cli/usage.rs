@@ -101,9 +101,11 @@ mod tests {
         let huge = "18446744073709551615";
         check(&["totara", "complete", "--prompt", "x", "-n", huge], "is not in 1..=10000");
         let decode = ["prompt", "branches", "own", "steps"].map(|name| ("decode", name));
-        let offload = ["prompt", "branches", "own", "steps", "windows", "window", "score"].map(|name| ("offload", name));
+        let offload =
+            ["prompt", "branches", "own", "steps", "windows", "window", "score"].map(|name| ("offload", name));
         let products = ["rows", "cols", "counts"].map(|name| ("products", name));
-        let rest = [("perplexity", "windows"), ("perplexity", "window"), ("trace", "prompt"), ("attention", "graph-layers")];
+        let rest =
+            [("perplexity", "windows"), ("perplexity", "window"), ("trace", "prompt"), ("attention", "graph-layers")];
         for (bench, flag) in decode.into_iter().chain(offload).chain(products).chain(rest) {
             check(&["totara", "bench", bench, &format!("--{flag}"), huge], "is not in ");
         }

@@ -163,7 +163,11 @@ pub const KEYS: &[Key] = &[
     key("budget", "seconds", "seconds the run may take"),
     key("budget", "kv", "K/V memory that may live at the same time, such as 256MiB"),
     key("offload", "method", "none, full, int4, h2o, infinigen or infinigen-tree"),
-    key("offload", "alpha", "fetch tokens whose expected score is within this of the largest; inf: as many as max_fetch; default 4"),
+    key(
+        "offload",
+        "alpha",
+        "fetch tokens whose expected score is within this of the largest; inf: as many as max_fetch; default 4",
+    ),
     key("offload", "ratio", "share of a key's columns that scores are guessed by, 0 to 1; default 0.75"),
     key("offload", "max_fetch", "share of its path that a token may fetch in a layer, 0 to 1; default 0.2"),
     key(

@@ -369,9 +369,9 @@ fn read_offload(r: &mut Reader, node: &Node) -> Option<offload::Options> {
         fields.get(name).and_then(|node| r.number(node, name, 0.001, most))
     };
     // Without a bound: as the flag has it, or as YAML writes it.
-    let endless = fields.get("alpha").is_some_and(|node| {
-        matches!(&node.value, Value::Scalar { text, style: Style::Plain } if text == "inf" || text == ".inf")
-    });
+    let endless = fields.get("alpha").is_some_and(
+        |node| matches!(&node.value, Value::Scalar { text, style: Style::Plain } if text == "inf" || text == ".inf"),
+    );
     let alpha = if endless { Some(f64::INFINITY) } else { number(r, "alpha", 1e6) };
     Some(offload::Options {
         method: r.need(&fields, "method").and_then(|node| r.one_of(node, "method", &methods))?,

@@ -195,7 +195,9 @@ fn value(level: &str, name: &str) -> Value {
         ("offload", "eviction") => json!({"enum": ["counter", "fifo", "lru"]}),
         ("offload", "look") => json!({"enum": ["ahead", "half", "same"]}),
         ("offload", "ratio" | "max_fetch") => share,
-        ("offload", "alpha") => json!({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"enum": ["inf", ".inf"]}]}),
+        ("offload", "alpha") => {
+            json!({"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"enum": ["inf", ".inf"]}]})
+        }
         ("offload", "whole_layers") => whole(0),
         _ => json!({"$ref": "#/$defs/text"}),
     }

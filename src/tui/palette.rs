@@ -113,7 +113,9 @@ pub fn parse(line: &str, groups: &[Group], ended: bool) -> Result<Line, String> 
     let steer = groups.contains(&Group::Steer);
     let replay = groups.contains(&Group::Replay);
     let read = match words.as_slice() {
-        ["set", "breadth", n] if steer => Line::SetBreadth(number(n, "breadth")?.clamp(1, MOST_AT_ONCE as u64) as usize),
+        ["set", "breadth", n] if steer => {
+            Line::SetBreadth(number(n, "breadth")?.clamp(1, MOST_AT_ONCE as u64) as usize)
+        }
         ["set", "temperature", x] if steer => Line::SetTemperature(real(x, "temperature")? as f32),
         ["set", "tokens", "none"] if steer => Line::SetTokens(None),
         ["set", "tokens", n] if steer => Line::SetTokens(Some(number(n, "tokens")?)),

@@ -2,11 +2,11 @@
 
 use super::FORMATS;
 use crate::lm::Format;
-use crate::strategy::{Evaluator, MOST_AT_ONCE};
 use crate::strategy::keys;
 use crate::strategy::prompt::Role;
 use crate::strategy::read::{Fields, Reader};
 use crate::strategy::yaml::{Node, Value};
+use crate::strategy::{Evaluator, MOST_AT_ONCE};
 use std::collections::BTreeMap;
 
 pub fn read(r: &mut Reader, node: &Node) -> Vec<Evaluator> {

@@ -66,7 +66,11 @@ fn a_number_that_is_too_large_is_told_the_bound() {
         assert!(faults.iter().any(|fault| fault.message.contains(part)), "{to}: {faults:?}");
     };
     check("  n: 3", "  n: 10001", "`n` is at most 10000, not 10001");
-    check("tokens: 20000", "tokens: 99999999999999999999", "`tokens` is at most 1000000000000, not 99999999999999999999");
+    check(
+        "tokens: 20000",
+        "tokens: 99999999999999999999",
+        "`tokens` is at most 1000000000000, not 99999999999999999999",
+    );
     check("seconds: 60", "seconds: 1e300", "`seconds` is at most");
     let judged = "evaluate:\n  - vote: {n: 1000000000, prompt: \"{{ thoughts }}\"}";
     check("evaluate:\n  - checker: partial", judged, "`n` is at most 10000");

@@ -21,13 +21,19 @@
 
 mod cost;
 mod cut;
+mod deal;
+mod even;
 mod flat;
+mod merge;
+mod tiles;
 
 use super::Method;
 use crate::device::attend::AttendWork;
 use crate::device::cuda::work::{CudaPlan, ITEM_ROWS, Machine};
-use cut::{Blocks, Draft};
+use cut::{Cuts, Draft};
 use flat::Flat;
+use merge::Numbering;
+use std::sync::Arc;
 
 /// Query rows of one step: row ranges are 16-bit.
 pub const MAX_ROWS: usize = 65_535;
@@ -84,11 +90,13 @@ impl Cutting {
 /// Plans one step. At most [`MAX_ROWS`] rows.
 pub fn plan(tree: Tree<'_>, rows: &[Row], machine: &Machine, cutting: Cutting) -> CudaPlan {
     assert!(rows.len() <= MAX_ROWS, "a step has at most {MAX_ROWS} rows");
-    cut(Flat::new(tree, rows), machine, cutting)
+    let (mut drafts, mut plan) = (Drafts::default(), CudaPlan::default());
+    drafts.cut(&mut Flat::new(tree, rows), machine, cutting, &mut plan);
+    plan
 }
 
 /// Plans a step of the engine from the work that its planner made of the token tree. At most [`MAX_ROWS`] rows.
-pub fn step(work: &AttendWork, machine: &Machine, cutting: Cutting) -> CudaPlan {
+pub fn step(work: &AttendWork, machine: &Machine, cutting: Cutting) -> Arc<CudaPlan> {
     StepPlanner::new(cutting).plan(work, machine)
 }
 
@@ -99,6 +107,10 @@ pub struct StepPlanner {
     cutting: Cutting,
     /// The way that won, and what for.
     won: Option<(Way, Size)>,
+    flat: Flat,
+    drafts: Drafts,
+    /// The last plan, written over where nobody else holds it.
+    plan: Arc<CudaPlan>,
 }
 
 /// What of a step the choice of a way depends on most.
@@ -128,37 +140,119 @@ impl Size {
 
 impl StepPlanner {
     pub fn new(cutting: Cutting) -> Self {
-        Self { cutting, won: None }
+        Self { cutting, won: None, flat: Flat::default(), drafts: Drafts::default(), plan: Arc::default() }
     }
 
-    /// At most [`MAX_ROWS`] rows.
-    pub fn plan(&mut self, work: &AttendWork, machine: &Machine) -> CudaPlan {
+    /// At most [`MAX_ROWS`] rows. A plan that the caller has let go of by the next step lends it its memory.
+    pub fn plan(&mut self, work: &AttendWork, machine: &Machine) -> Arc<CudaPlan> {
         assert!(work.rows() <= MAX_ROWS, "a step has at most {MAX_ROWS} rows");
-        let flat = Flat::of(work);
-        if self.cutting != Cutting::Auto {
-            return cut(flat, machine, self.cutting);
+        let Self { cutting, won, flat, drafts, plan } = self;
+        if Arc::get_mut(plan).is_none() {
+            *plan = Arc::default();
         }
+        let to = Arc::make_mut(plan);
+        flat.read(work);
         let size = Size::of(work);
-        if let Some((way, _)) = self.won.filter(|(_, then)| then.is_like(size)) {
-            return way.draft(&flat, machine).finish(flat);
+        match won.filter(|(_, then)| then.is_like(size)) {
+            Some((way, _)) => drafts.again(way, flat, machine, to),
+            None => *won = drafts.cut(flat, machine, *cutting, to).map(|way| (way, size)),
         }
-        let (way, draft) = auto(&flat, machine);
-        self.won = Some((way, size));
-        draft.finish(flat)
+        plan.clone()
     }
 }
 
-fn cut(flat: Flat, machine: &Machine, cutting: Cutting) -> CudaPlan {
-    let draft = match cutting {
-        Cutting::Auto => auto(&flat, machine).1,
-        Cutting::Flatten => Draft::flatten(&flat, machine),
-        Cutting::Node => Draft::nodes(&flat, machine, None),
-        Cutting::NodeChunk => Draft::nodes(&flat, machine, Some(machine.even_chunk(&flat))),
-        Cutting::Radix => Way::QUERIES.draft(&flat, machine),
-        Cutting::SpecInfer => Draft::masked(&flat, machine),
-        Cutting::Vanilla => Draft::single(&flat, machine),
-    };
-    draft.finish(flat)
+/// The draft that is best so far, one that may be better, and room to make them in.
+#[derive(Debug, Clone, Default)]
+struct Drafts {
+    best: Draft,
+    trial: Draft,
+    cuts: Cuts,
+    borders: Vec<u32>,
+    last: Vec<u32>,
+    numbering: Numbering,
+}
+
+impl Drafts {
+    /// Plans `flat`; the way that won where there are several.
+    fn cut(&mut self, flat: &mut Flat, machine: &Machine, cutting: Cutting, plan: &mut CudaPlan) -> Option<Way> {
+        let Self { best: draft, borders, .. } = self;
+        lend(plan, draft);
+        let mut won = None;
+        match cutting {
+            Cutting::Auto => won = Some(self.auto(flat, machine)),
+            Cutting::Flatten => draft.flatten(flat, machine),
+            Cutting::Node => draft.nodes(flat, machine, None),
+            Cutting::NodeChunk => draft.nodes(flat, machine, Some(machine.even_chunk(flat))),
+            Cutting::Radix => Way::QUERIES.draft(flat, machine, borders, draft),
+            Cutting::SpecInfer => draft.masked(flat, machine),
+            Cutting::Vanilla => draft.single(flat, machine),
+        }
+        self.numbering.finish(flat, &mut self.best, plan);
+        won
+    }
+
+    /// Plans `flat` the way that won before.
+    fn again(&mut self, way: Way, flat: &mut Flat, machine: &Machine, plan: &mut CudaPlan) {
+        let Self { best: draft, borders, numbering, .. } = self;
+        lend(plan, draft);
+        way.draft(flat, machine, borders, draft);
+        numbering.finish(flat, draft, plan);
+    }
+
+    /// Tries a few block heights and CTA counts, and keeps the quickest by the model; of equally quick ones the first.
+    fn auto(&mut self, flat: &mut Flat, machine: &Machine) -> Way {
+        let Self { best, trial, cuts, borders, last, .. } = self;
+        let tallest = (ITEM_ROWS / machine.group).max(1);
+        let mut won: Option<Way> = None;
+        let mut quickest = u64::MAX;
+        last.clear();
+        for height in [tallest, tallest / 2, tallest / 4, tallest / 8, 1].map(|h| h.max(1)) {
+            flat.borders(height, borders);
+            if borders == last || trial.bound(flat, machine, borders) >= quickest {
+                continue;
+            }
+            trial.block(flat, machine, borders);
+            trial.cut_evenly(machine, ctas(machine, true));
+            trial.cuts.price_merge(machine);
+            std::mem::swap(&mut trial.cuts, cuts);
+            trial.cut_evenly(machine, ctas(machine, false));
+            trial.cuts.price_merge(machine);
+            let halved = cuts.nanoseconds < trial.nanoseconds();
+            if halved {
+                std::mem::swap(&mut trial.cuts, cuts);
+            }
+            if trial.nanoseconds() < quickest {
+                quickest = trial.nanoseconds();
+                won = Some(Way::Even { height, halved });
+                std::mem::swap(best, trial);
+            }
+            std::mem::swap(last, borders);
+        }
+        // Blocks that fit the CTAs so well that none need be cut.
+        let rows = flat.rows();
+        let fits = (1..=4).map(|waves| rows.div_ceil(machine.ctas() * waves).max(1));
+        for height in fits.filter(|&height| height <= tallest) {
+            flat.borders(height, borders);
+            if trial.bound(flat, machine, borders) >= quickest {
+                continue;
+            }
+            trial.whole(flat, machine, borders);
+            if trial.nanoseconds() < quickest {
+                quickest = trial.nanoseconds();
+                won = Some(Way::Whole { height });
+                std::mem::swap(best, trial);
+            }
+        }
+        won.unwrap_or_else(|| {
+            *best = Draft::default();
+            Way::QUERIES
+        })
+    }
+}
+
+/// The tiles of a plan that is about to be written over are the draft's to write over.
+fn lend(plan: &mut CudaPlan, draft: &mut Draft) {
+    std::mem::swap(&mut plan.tiles, &mut draft.tiles.tiles);
 }
 
 /// One way of cutting: blocks of at most so many rows.
@@ -174,54 +268,23 @@ impl Way {
     /// Grouping by query: what `radix` does.
     const QUERIES: Self = Self::Even { height: 1, halved: false };
 
-    fn draft(self, flat: &Flat, machine: &Machine) -> Draft {
+    fn draft(self, flat: &mut Flat, machine: &Machine, borders: &mut Vec<u32>, draft: &mut Draft) {
         match self {
             Self::Even { height, halved } => {
-                let blocks = Blocks::new(flat, machine, &flat.borders(height));
-                let cuts = blocks.even(machine, ctas(machine, halved));
-                blocks.draft(cuts)
+                flat.borders(height, borders);
+                draft.block(flat, machine, borders);
+                draft.cut_evenly(machine, ctas(machine, halved));
             }
-            Self::Whole { height } => Draft::whole(flat, machine, &flat.borders(height)),
+            Self::Whole { height } => {
+                flat.borders(height, borders);
+                draft.whole(flat, machine, borders);
+            }
         }
     }
 }
 
 fn ctas(machine: &Machine, halved: bool) -> u32 {
     if halved { machine.ctas().div_ceil(2) } else { machine.ctas() }
-}
-
-/// Tries a few block heights and CTA counts, and keeps the quickest by the model; of equally quick ones the first.
-fn auto(flat: &Flat, machine: &Machine) -> (Way, Draft) {
-    let tallest = (ITEM_ROWS / machine.group).max(1);
-    let mut best: Option<(Way, Draft)> = None;
-    let quickest = |best: &Option<(Way, Draft)>| best.as_ref().map_or(u64::MAX, |(_, draft)| draft.nanoseconds());
-    let mut last = Vec::new();
-    for height in [tallest, tallest / 2, tallest / 4, tallest / 8, 1].map(|h| h.max(1)) {
-        let borders = flat.borders(height);
-        if borders == last || Blocks::bound(flat, machine, &borders) >= quickest(&best) {
-            continue;
-        }
-        let blocks = Blocks::new(flat, machine, &borders);
-        let [all, half] = [false, true].map(|halved| blocks.even(machine, ctas(machine, halved)));
-        let (halved, cuts) = if half.nanoseconds < all.nanoseconds { (true, half) } else { (false, all) };
-        if cuts.nanoseconds < quickest(&best) {
-            best = Some((Way::Even { height, halved }, blocks.draft(cuts)));
-        }
-        last = borders;
-    }
-    // Blocks that fit the CTAs so well that none need be cut.
-    let fits = (1..=4).map(|waves| flat.rows().div_ceil(machine.ctas() * waves).max(1));
-    for height in fits.filter(|&height| height <= tallest) {
-        if Blocks::bound(flat, machine, &flat.borders(height)) >= quickest(&best) {
-            continue;
-        }
-        let way = Way::Whole { height };
-        let draft = way.draft(flat, machine);
-        if draft.nanoseconds() < quickest(&best) {
-            best = Some((way, draft));
-        }
-    }
-    best.unwrap_or_else(|| (Way::QUERIES, Draft::default()))
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 //! (docs/attention-h200.md); on another card they keep their proportions, which is all the cuts depend on.
 
 use super::flat::Flat;
-use crate::device::cuda::work::{Kernel, Machine, TILE, Tile};
+use super::tiles::Brief;
+use crate::device::cuda::work::{Kernel, Machine, TILE};
 use std::ops::Range;
 
 /// Nanoseconds of one CTA, at head size 128.
@@ -62,7 +63,7 @@ impl Machine {
     }
 
     /// One tile against those of `rows` that see it.
-    pub fn tile(&self, tile: &Tile, rows: Range<u32>, cached: bool) -> u64 {
+    pub fn tile(&self, tile: &Brief, rows: Range<u32>, cached: bool) -> u64 {
         let costs = self.costs();
         let seen = (u32::from(tile.some[1]).min(rows.end)).saturating_sub(u32::from(tile.some[0]).max(rows.start));
         let read = if cached { costs.cached } else { costs.device };

@@ -2,7 +2,6 @@
 
 use super::{Row, Tree};
 use crate::device::attend::{AttendWork, Piece};
-use crate::device::cuda::work::{GROUP, TILE, Tile};
 use crate::kv::PAGE_TOKENS;
 use std::ops::Range;
 
@@ -20,17 +19,22 @@ pub struct Run {
 
 /// Tokens with consecutive slots, of one page where there are pages.
 #[derive(Debug, Clone, Copy)]
-struct Stretch {
-    slot: u32,
-    len: u32,
+pub struct Stretch {
+    pub slot: u32,
+    pub len: u32,
 }
 
+#[derive(Debug, Clone, Default)]
 pub struct Flat {
     paged: bool,
     stretches: Vec<Stretch>,
     pub runs: Vec<Run>,
     /// For each work row, the batch row.
     pub order: Vec<u32>,
+    /// Pieces of a step's work by first row and position, to be sorted.
+    sorted: Vec<(u64, u32)>,
+    /// Of each row, the tokens that it and the row before see.
+    shared: Vec<i64>,
 }
 
 impl Flat {
@@ -82,7 +86,7 @@ impl Flat {
                 row_end[p as usize] = row_end[p as usize].max(row_end[i]);
             }
         }
-        let mut flat = Self { paged: tree.paged, stretches: Vec::new(), runs: Vec::with_capacity(n), order };
+        let mut flat = Self { paged: tree.paged, runs: Vec::with_capacity(n), order, ..Self::default() };
         for &i in &depth_first {
             let node = &tree.nodes[i as usize];
             let (mut at, mut row) = (0, row_first[i as usize]);
@@ -105,16 +109,24 @@ impl Flat {
         flat
     }
 
-    /// A step's work. A piece is cut by blocks of positions, which mean nothing here: pieces that go on with one another
-    /// become one run. Linear but for a sort, of which little is to be done.
-    pub fn of(work: &AttendWork) -> Self {
-        let (runs, stretches) = (Vec::with_capacity(work.pieces.len()), Vec::with_capacity(2 * work.pieces.len()));
-        let mut flat = Self { paged: true, stretches, runs, order: work.order.clone() };
-        let mut pieces: Vec<&Piece> = work.pieces.iter().collect();
+    /// Becomes a step's work. A piece is cut by blocks of positions, which mean nothing here: pieces that go on with one
+    /// another become one run. Linear but for a sort, of which little is to be done.
+    pub fn read(&mut self, work: &AttendWork) {
+        self.paged = true;
+        self.order.clone_from(&work.order);
+        self.runs.clear();
+        self.stretches.clear();
         // A parent's rows begin where its first child's do, at lower positions.
-        pieces.sort_by_key(|p| (p.rows.start, p.start));
+        let place = |(i, p): (usize, &Piece)| (u64::from(p.rows.start) << 32 | u64::from(p.start), i as u32);
+        let mut sorted = std::mem::take(&mut self.sorted);
+        sorted.clear();
+        sorted.extend(work.pieces.iter().enumerate().map(place));
+        if !sorted.is_sorted() {
+            sorted.sort();
+        }
         let (mut node, mut last): (u32, Option<&Piece>) = (0, None);
-        for piece in pieces {
+        for &(_, at) in &sorted {
+            let piece = &work.pieces[at as usize];
             let follows = last.is_some_and(|l| {
                 l.start + l.len == piece.start
                     && l.rows.end == piece.rows.end
@@ -127,11 +139,11 @@ impl Flat {
                 if from >= to || row >= piece.rows.end {
                     return;
                 }
-                if !(goes_on && flat.runs.last().is_some_and(|r| (r.row, r.row_end) == (row, piece.rows.end))) {
-                    flat.begin(row..piece.rows.end, node);
+                if !(goes_on && self.runs.last().is_some_and(|r| (r.row, r.row_end) == (row, piece.rows.end))) {
+                    self.begin(row..piece.rows.end, node);
                 }
                 goes_on = false;
-                flat.pages(work, piece, from..to);
+                self.pages(work, piece, from..to);
             };
             // Rows that end inside come first; each sees the tokens up to its own, all rows below see the rest too.
             let (mut at, mut row) = (0, piece.rows.start);
@@ -143,7 +155,7 @@ impl Flat {
             }
             push(at, piece.len, row);
         }
-        flat
+        self.sorted = sorted;
     }
 
     fn begin(&mut self, rows: Range<u32>, node: u32) {
@@ -163,11 +175,16 @@ impl Flat {
     /// Tokens of `piece` to the last run, page by page.
     fn pages(&mut self, work: &AttendWork, piece: &Piece, tokens: Range<u32>) {
         let (mut at, end) = (piece.start + tokens.start, piece.start + tokens.end);
-        while at < end {
-            let page = work.pages[(piece.first_page + at / PAGE - piece.start / PAGE) as usize];
-            let next = (at + 1).next_multiple_of(PAGE).min(end);
-            self.stretch(page * PAGE + at % PAGE, next - at);
+        let page_of = |position: u32| (piece.first_page + position - piece.start / PAGE) as usize;
+        let before = self.stretches.len();
+        for page in &work.pages[page_of(at / PAGE)..page_of(end.div_ceil(PAGE))] {
+            let next = ((at | (PAGE - 1)) + 1).min(end);
+            self.stretches.push(Stretch { slot: page * PAGE + at % PAGE, len: next - at });
             at = next;
+        }
+        if let Some(run) = self.runs.last_mut() {
+            run.stretches += (self.stretches.len() - before) as u32;
+            run.len += end - piece.start - tokens.start;
         }
     }
 
@@ -196,11 +213,21 @@ impl Flat {
         self.runs.iter().map(|r| u64::from(r.len) * u64::from(r.row_end - r.row)).sum()
     }
 
+    pub fn is_paged(&self) -> bool {
+        self.paged
+    }
+
+    pub fn stretches(&self, run: &Run) -> &[Stretch] {
+        &self.stretches[run.first as usize..(run.first + run.stretches) as usize]
+    }
+
     /// Borders of blocks of at most `height` rows, of about the same height, where neighbours share the fewest tokens.
-    pub fn borders(&self, height: u32) -> Vec<u32> {
+    pub fn borders(&mut self, height: u32, borders: &mut Vec<u32>) {
         let rows = self.rows();
         // Tokens that both row r - 1 and row r see.
-        let mut shared = vec![0i64; rows as usize + 2];
+        let shared = &mut self.shared;
+        shared.clear();
+        shared.resize(rows as usize + 2, 0);
         for run in &self.runs {
             if run.row_end - run.row > 1 {
                 shared[run.row as usize + 1] += i64::from(run.len);
@@ -208,11 +235,12 @@ impl Flat {
             }
         }
         let mut sum = 0;
-        for s in &mut shared {
+        for s in shared.iter_mut() {
             sum += *s;
             *s = sum;
         }
-        let mut borders = vec![0];
+        borders.clear();
+        borders.push(0);
         let mut at = 0;
         while at < rows {
             let left = rows - at;
@@ -227,36 +255,11 @@ impl Flat {
             borders.push(end);
             at = end;
         }
-        borders
-    }
-
-    /// Appends the tiles of `runs`. Groups of neighbours in memory are packed without gaps.
-    pub fn tiles<'r>(&self, runs: impl Iterator<Item = &'r Run>, tiles: &mut Tiles) {
-        let mut fill = TileFill::new(tiles, self.paged);
-        for run in runs {
-            for &Stretch { slot, len } in &self.stretches[run.first as usize..(run.first + run.stretches) as usize] {
-                let (mut slot, mut len) = (slot, len as usize);
-                while len > 0 {
-                    let part = fill.room(slot).min(len);
-                    fill.push(slot, part, run);
-                    (slot, len) = (slot + part as u32, len - part);
-                }
-            }
-        }
-        fill.flush();
-    }
-
-    /// The tiles of all runs.
-    pub fn all_tiles(&self) -> Tiles {
-        let mut tiles = Tiles::default();
-        tiles.reserve(self, 1);
-        self.tiles(self.runs.iter(), &mut tiles);
-        tiles
     }
 }
 
 /// Goes through blocks of rows in order, and tells which runs any row of each sees.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Sweep {
     /// Runs that a row of the last block saw.
     open: Vec<u32>,
@@ -264,6 +267,12 @@ pub struct Sweep {
 }
 
 impl Sweep {
+    /// Back to before the first block.
+    pub fn begin(&mut self) {
+        self.open.clear();
+        self.next = 0;
+    }
+
     /// Runs in depth-first order. They begin in the order of their rows, so the others need not be looked at.
     pub fn block<'f>(&mut self, flat: &'f Flat, rows: &Range<u32>) -> impl Iterator<Item = &'f Run> + use<'_, 'f> {
         self.open.retain(|&r| flat.runs[r as usize].row_end > rows.start);
@@ -276,116 +285,3 @@ impl Sweep {
 }
 
 const PAGE: u32 = PAGE_TOKENS as u32;
-
-#[derive(Debug, Clone, Default)]
-pub struct Tiles {
-    pub tiles: Vec<Tile>,
-    /// Tokens of each.
-    pub tokens: Vec<u8>,
-}
-
-impl Tiles {
-    /// Room for all tokens once, in `parts` parts.
-    pub fn reserve(&mut self, flat: &Flat, parts: usize) {
-        let tiles = flat.stretches.len().div_ceil(TILE / GROUP) + parts;
-        self.tiles.reserve(tiles);
-        self.tokens.reserve(tiles);
-    }
-
-    pub fn len(&self) -> usize {
-        self.tiles.len()
-    }
-}
-
-const EMPTY: Tile =
-    Tile { group: [0; TILE / GROUP], rows: [0; TILE], some: [u16::MAX, 0], all: [u16::MAX, 0], whole: 0, unused: 0 };
-
-/// Packs tokens into tiles.
-struct TileFill<'t> {
-    tiles: &'t mut Tiles,
-    paged: bool,
-    /// The tile that is being filled.
-    tile: Tile,
-    /// Rows that see any of its tokens, and all of them. Words of their own: narrow numbers that are written as halves and
-    /// read as one would stall every run.
-    some: [u32; 2],
-    all: [u32; 2],
-    tokens: u8,
-    /// Tokens and gaps in the tile; none is where it is 0.
-    len: usize,
-}
-
-impl<'t> TileFill<'t> {
-    const SOME: [u32; 2] = [u32::MAX, 0];
-    const ALL: [u32; 2] = [0, u32::MAX];
-
-    fn new(tiles: &'t mut Tiles, paged: bool) -> Self {
-        Self { tiles, paged, tile: EMPTY, some: Self::SOME, all: Self::ALL, tokens: 0, len: 0 }
-    }
-
-    /// How many consecutive slots from `slot` on fit into the present group; begins a new group where `slot` is not the
-    /// neighbour of the last token.
-    fn room(&mut self, slot: u32) -> usize {
-        let inside = self.len % GROUP;
-        let page_room = if self.paged { GROUP - slot as usize % GROUP } else { GROUP };
-        if inside > 0 {
-            if slot == self.tile.group[self.len / GROUP] + inside as u32
-                && !(self.paged && (slot as usize).is_multiple_of(GROUP))
-            {
-                return (GROUP - inside).min(page_room);
-            }
-            self.leave_gap(GROUP - inside);
-            self.advance(GROUP - inside);
-        }
-        self.tile.group[self.len / GROUP] = slot;
-        page_room
-    }
-
-    /// `len` tokens from `slot` on, for which there is room.
-    fn push(&mut self, slot: u32, len: usize, run: &Run) {
-        let at = self.len;
-        debug_assert_eq!(slot, self.tile.group[at / GROUP] + (at % GROUP) as u32);
-        self.tile.rows[at..at + len].fill(run.row | run.row_end << 16);
-        self.some = [self.some[0].min(run.row), self.some[1].max(run.row_end)];
-        self.all = [self.all[0].max(run.row), self.all[1].min(run.row_end)];
-        self.tokens += len as u8;
-        self.advance(len);
-    }
-
-    /// No row sees all 64 tokens of a tile that holds fewer.
-    fn leave_gap(&mut self, len: usize) {
-        self.tile.rows[self.len..self.len + len].fill(0);
-        self.all = [u32::from(u16::MAX), 0];
-    }
-
-    fn advance(&mut self, len: usize) {
-        self.len += len;
-        if self.len == TILE {
-            let first = self.tile.group[0];
-            let follows = (0..TILE / GROUP).all(|g| self.tile.group[g] == first + (g * GROUP) as u32);
-            self.tile.whole = u32::from(follows && self.all[0] != u32::from(u16::MAX));
-            self.end();
-        }
-    }
-
-    fn end(&mut self) {
-        // Row numbers are 16-bit (`MAX_ROWS`).
-        (self.tile.some, self.tile.all) = (self.some.map(|row| row as u16), self.all.map(|row| row as u16));
-        self.tiles.tiles.push(self.tile);
-        self.tiles.tokens.push(self.tokens);
-        // What the last tile leaves behind is written over: its tokens, gaps and groups.
-        (self.some, self.all) = (Self::SOME, Self::ALL);
-        (self.tokens, self.len) = (0, 0);
-    }
-
-    /// Groups that stay empty repeat the first, so that every copy reads memory that exists.
-    fn flush(mut self) {
-        if self.len > 0 {
-            let first = self.tile.group[0];
-            self.tile.group[self.len.div_ceil(GROUP)..].fill(first);
-            self.tile.whole = 0;
-            self.leave_gap(TILE - self.len);
-            self.end();
-        }
-    }
-}

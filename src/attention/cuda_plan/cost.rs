@@ -67,7 +67,10 @@ impl Machine {
         let costs = self.costs();
         let seen = (u32::from(tile.some[1]).min(rows.end)).saturating_sub(u32::from(tile.some[0]).max(rows.start));
         let read = if cached { costs.cached } else { costs.device };
-        let passes = u64::from((seen * self.group).div_ceil(costs.pass_rows));
+        let packed = seen * self.group;
+        // Most tiles take one pass, and dividing takes longer than all else here.
+        let passes =
+            u64::from(if packed <= costs.pass_rows { packed.min(1) } else { packed.div_ceil(costs.pass_rows) });
         read.max(passes * costs.pass).max(costs.least) * u64::from(self.head_size) / 128
     }
 

@@ -88,7 +88,7 @@ impl Draft {
         sweep.begin();
         for rows in rows.iter() {
             let first = tiles.len();
-            tiles.push(flat, sweep.block(flat, rows));
+            tiles.push(flat, sweep.stretches(flat, rows));
             let price = |t: &Brief| machine.tile(t, rows.clone(), u32::from(t.some[0]) < rows.start);
             costs.extend(tiles.briefs[first..].iter().map(price));
             ends.push(tiles.len());

@@ -2,7 +2,7 @@
 
 use super::cut::{Cuts, Draft, SPLIT_TILES, item, seen};
 use super::even::EvenCuts;
-use super::flat::Flat;
+use super::flat::{Flat, Run};
 use super::tiles::Brief;
 use crate::device::cuda::work::{ITEM_ROWS, Item, Machine, TILE};
 use std::cmp::Reverse;
@@ -100,7 +100,7 @@ impl Draft {
         let mut units = Vec::new();
         for node in flat.runs.chunk_by(|a, b| a.node == b.node) {
             let first = tiles.len();
-            tiles.push(flat, node.iter());
+            tiles.push(flat, node.iter().map(Run::range));
             let step = chunk.map_or(tiles.len() - first, |c| (c as usize / TILE).max(1)).max(1);
             units.extend((first..tiles.len()).step_by(step).map(|t| t..(t + step).min(tiles.len())));
         }
@@ -156,7 +156,7 @@ impl Draft {
     /// The tiles of all runs.
     fn all_tiles(&mut self, flat: &Flat) {
         self.tiles.clear();
-        self.tiles.push(flat, flat.runs.iter());
+        self.tiles.push(flat, std::iter::once(0..flat.stretches.len()));
         self.tiles.end();
     }
 

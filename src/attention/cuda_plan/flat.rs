@@ -22,12 +22,15 @@ pub struct Run {
 pub struct Stretch {
     pub slot: u32,
     pub len: u32,
+    /// Rows that see it: first, and end in the upper half.
+    pub sees: u32,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Flat {
-    paged: bool,
-    stretches: Vec<Stretch>,
+    pub paged: bool,
+    /// Those of the runs, in their order.
+    pub stretches: Vec<Stretch>,
     pub runs: Vec<Run>,
     /// For each work row, the batch row.
     pub order: Vec<u32>,
@@ -143,7 +146,7 @@ impl Flat {
                     self.begin(row..piece.rows.end, node);
                 }
                 goes_on = false;
-                self.pages(work, piece, from..to);
+                self.pages(work, piece, from..to, row | piece.rows.end << 16);
             };
             // Rows that end inside come first; each sees the tokens up to its own, all rows below see the rest too.
             let (mut at, mut row) = (0, piece.rows.start);
@@ -163,28 +166,24 @@ impl Flat {
         self.runs.push(Run { first, stretches: 0, len: 0, row: rows.start, row_end: rows.end, node });
     }
 
-    /// Adds tokens to the last run.
-    fn stretch(&mut self, slot: u32, len: u32) {
-        self.stretches.push(Stretch { slot, len });
-        if let Some(run) = self.runs.last_mut() {
-            run.stretches += 1;
-            run.len += len;
-        }
-    }
-
     /// Tokens of `piece` to the last run, page by page.
-    fn pages(&mut self, work: &AttendWork, piece: &Piece, tokens: Range<u32>) {
-        let (mut at, end) = (piece.start + tokens.start, piece.start + tokens.end);
+    fn pages(&mut self, work: &AttendWork, piece: &Piece, tokens: Range<u32>, sees: u32) {
+        let (at, end) = (piece.start + tokens.start, piece.start + tokens.end);
         let page_of = |position: u32| (piece.first_page + position - piece.start / PAGE) as usize;
+        let pages = &work.pages[page_of(at / PAGE)..page_of(end.div_ceil(PAGE))];
+        // Whole pages first, all by one pattern; then the first and the last as they are.
         let before = self.stretches.len();
-        for page in &work.pages[page_of(at / PAGE)..page_of(end.div_ceil(PAGE))] {
-            let next = ((at | (PAGE - 1)) + 1).min(end);
-            self.stretches.push(Stretch { slot: page * PAGE + at % PAGE, len: next - at });
-            at = next;
+        self.stretches.extend(pages.iter().map(|page| Stretch { slot: page * PAGE, len: PAGE, sees }));
+        if let Some(first) = self.stretches.get_mut(before) {
+            first.slot += at % PAGE;
+            first.len -= at % PAGE;
+        }
+        if let Some(last) = self.stretches.last_mut() {
+            last.len -= end.next_multiple_of(PAGE) - end;
         }
         if let Some(run) = self.runs.last_mut() {
             run.stretches += (self.stretches.len() - before) as u32;
-            run.len += end - piece.start - tokens.start;
+            run.len += tokens.end - tokens.start;
         }
     }
 
@@ -195,7 +194,12 @@ impl Flat {
             let goes_on =
                 |i: usize| slots[i] == slots[at] + (i - at) as u32 && !(self.paged && slots[i].is_multiple_of(PAGE));
             let end = (at + 1..slots.len()).find(|&i| !goes_on(i)).unwrap_or(slots.len());
-            self.stretch(slots[at], (end - at) as u32);
+            let len = (end - at) as u32;
+            if let Some(run) = self.runs.last_mut() {
+                self.stretches.push(Stretch { slot: slots[at], len, sees: run.row | run.row_end << 16 });
+                run.stretches += 1;
+                run.len += len;
+            }
             at = end;
         }
     }
@@ -211,14 +215,6 @@ impl Flat {
 
     pub fn path_tokens(&self) -> u64 {
         self.runs.iter().map(|r| u64::from(r.len) * u64::from(r.row_end - r.row)).sum()
-    }
-
-    pub fn is_paged(&self) -> bool {
-        self.paged
-    }
-
-    pub fn stretches(&self, run: &Run) -> &[Stretch] {
-        &self.stretches[run.first as usize..(run.first + run.stretches) as usize]
     }
 
     /// Borders of blocks of at most `height` rows, of about the same height, where neighbours share the fewest tokens.
@@ -273,7 +269,7 @@ impl Sweep {
         self.next = 0;
     }
 
-    /// Runs in depth-first order. They begin in the order of their rows, so the others need not be looked at.
+    /// The runs, in depth-first order. They begin in the order of their rows, so the others need not be looked at.
     pub fn block<'f>(&mut self, flat: &'f Flat, rows: &Range<u32>) -> impl Iterator<Item = &'f Run> + use<'_, 'f> {
         self.open.retain(|&r| flat.runs[r as usize].row_end > rows.start);
         while flat.runs.get(self.next).is_some_and(|r| r.row < rows.end) {
@@ -281,6 +277,25 @@ impl Sweep {
             self.next += 1;
         }
         self.open.iter().map(|&r| &flat.runs[r as usize])
+    }
+
+    /// The stretches of these runs: few ranges, since what lies in one block alone is one.
+    pub fn stretches(&mut self, flat: &Flat, rows: &Range<u32>) -> impl Iterator<Item = Range<usize>> {
+        let mut runs = self.block(flat, rows).map(Run::range).peekable();
+        std::iter::from_fn(move || {
+            let mut range = runs.next()?;
+            while let Some(next) = runs.next_if(|next| next.start == range.end) {
+                range.end = next.end;
+            }
+            Some(range)
+        })
+    }
+}
+
+impl Run {
+    /// Its stretches.
+    pub fn range(&self) -> Range<usize> {
+        self.first as usize..(self.first + self.stretches) as usize
     }
 }
 

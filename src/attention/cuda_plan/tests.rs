@@ -1,12 +1,12 @@
 //! Every plan covers each visible (row, token) pair exactly once and no other, whatever the method, on random trees.
 
-use super::super::{Planner, QueryRow};
 use super::*;
 use crate::base::rng;
 use crate::device::cuda::work::{GROUP, Kernel, TILE};
-use crate::kv::tree::{BranchId, TokenTree};
 use rand::Rng;
 use std::collections::HashMap;
+
+mod steps;
 
 const CUTTINGS: [Cutting; 7] = [
     Cutting::Auto,
@@ -214,53 +214,4 @@ fn a_star_s_prompt_is_read_once_a_block_and_auto_takes_the_quickest_cut() {
     assert_eq!((auto.unique, auto.paths), (6000, 82_000));
     // 80 packed rows are two passes over a tile in one block or in two, and one reads less.
     assert_eq!(auto.tokens, 6000);
-}
-
-/// The engine's own work, on trees that fork inside pages, end at several places of one segment, and grow.
-#[test]
-fn plans_of_the_engine_s_steps_cover_each_visible_pair_once() {
-    for case in 0..12u64 {
-        let mut random = rng::stream(case, "cuda step", &[]);
-        let mut tree = TokenTree::new(400);
-        let mut next = 0;
-        let mut append = |tree: &mut TokenTree, b: BranchId, n: u32| {
-            let ids: Vec<u32> = (next..next + n).collect();
-            next += n;
-            tree.append(b, &ids, &mut Vec::new()).unwrap();
-        };
-        let mut branches = vec![tree.open()];
-        append(&mut tree, branches[0], random.random_range(1..700));
-        for _ in 0..random.random_range(0..14) {
-            let from = branches[random.random_range(0..branches.len())];
-            let branch = if random.random_range(0..6) == 0 { tree.open() } else { tree.fork(from) };
-            let len = random.random_range(0..60) + u32::from(tree.is_empty(branch));
-            append(&mut tree, branch, len);
-            branches.push(branch);
-        }
-        let machines = machines();
-        let machine = &machines[case as usize % machines.len()];
-        for method in Method::LIVE {
-            let mut planner = Planner::new(method);
-            let mut following = StepPlanner::new(Cutting::of(method));
-            // Decoding steps, then one in which every branch brings several rows.
-            for many in [1, 1, 1, 9, 1] {
-                let mut rows = Vec::new();
-                for &branch in &branches {
-                    append(&mut tree, branch, many);
-                    let len = tree.len(branch) as u32;
-                    rows.extend((len - many..len).map(|position| QueryRow { branch, position }));
-                }
-                let mut expected = HashMap::new();
-                for (r, row) in rows.iter().enumerate() {
-                    for slot in &tree.slots(row.branch)[..=row.position as usize] {
-                        *expected.entry((r as u32, slot.page.0 * 16 + u32::from(slot.offset))).or_insert(0) += 1;
-                    }
-                }
-                let work = planner.plan(&tree, &rows);
-                for plan in [step(work, machine, Cutting::of(method)), following.plan(work, machine)] {
-                    check(&plan, &expected, rows.len(), machine, Cutting::of(method));
-                }
-            }
-        }
-    }
 }

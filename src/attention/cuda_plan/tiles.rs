@@ -1,8 +1,9 @@
 //! Tiles: tokens in the order of their runs, packed into the kernel's groups of 16 neighbours in memory and tiles of four
 //! groups.
 
-use super::flat::{Flat, Run, Stretch};
+use super::flat::{Flat, Stretch};
 use crate::device::cuda::work::{GROUP, TILE, Tile};
+use std::ops::Range;
 
 /// Tiles, and room for those of the next step.
 #[derive(Debug, Clone, Default)]
@@ -43,18 +44,24 @@ impl Tiles {
         self.briefs[first as usize..(first + count) as usize].iter().map(|b| u64::from(b.tokens)).sum()
     }
 
-    /// Appends the tiles of `runs`. Groups of neighbours in memory are packed without gaps.
-    pub fn push<'r>(&mut self, flat: &Flat, runs: impl Iterator<Item = &'r Run>) {
-        let mut fill = TileFill::new(self, flat.is_paged());
-        for run in runs {
-            let sees = run.row | run.row_end << 16;
-            for &Stretch { slot, len } in flat.stretches(run) {
-                let (mut slot, mut len) = (slot, len as usize);
-                while len > 0 {
-                    let part = fill.room(slot).min(len);
-                    fill.push(part, sees);
-                    (slot, len) = (slot + part as u32, len - part);
+    /// Appends the tiles of these stretches of `flat`. Groups of neighbours in memory are packed without gaps.
+    pub fn push(&mut self, flat: &Flat, stretches: impl Iterator<Item = Range<usize>>) {
+        let mut fill = TileFill::new(self);
+        for range in stretches {
+            let mut left = &flat.stretches[range];
+            while let Some((&stretch, others)) = left.split_first() {
+                if !flat.paged {
+                    fill.push_unpaged(stretch);
+                } else if let Some((tile, others)) = left.split_first_chunk()
+                    && fill.push_tile(tile)
+                {
+                    left = others;
+                    continue;
+                } else {
+                    // A stretch ends with its page, so it lies in one group.
+                    fill.push::<true>(stretch);
                 }
+                left = others;
             }
         }
         fill.flush();
@@ -64,119 +71,153 @@ impl Tiles {
 /// Packs tokens into tiles, in place.
 struct TileFill<'t> {
     tiles: &'t mut Tiles,
-    paged: bool,
-    /// Rows that see any token of the tile that is being filled, and all of them. Words of their own: narrow numbers that
-    /// are written as halves and read as one would stall every run.
+    /// Groups of the tile that have tokens, and the tokens of the last one.
+    groups: usize,
+    inside: u32,
+    /// Tokens that the groups before it lack.
+    lacking: u32,
+    /// The slot that follows the last one.
+    next: u32,
+    /// What the last stretch said of its rows.
+    sees: u32,
+    /// Rows that see any token of the tile, and all of them. Words of their own: narrow numbers that are written as halves
+    /// and read as one would stall every stretch.
     some: [u32; 2],
     all: [u32; 2],
-    tokens: u32,
-    /// Tokens and gaps in the tile; none is where it is 0.
-    len: usize,
-    /// The slot that would go on in the present group, where it has room.
-    next: u32,
 }
 
-impl<'t> TileFill<'t> {
-    const SOME: [u32; 2] = [u32::MAX, 0];
-    const ALL: [u32; 2] = [0, u32::MAX];
-    /// No row sees all 64 tokens of a tile that holds fewer.
-    const GAP: [u32; 2] = [u16::MAX as u32, 0];
+const LANES: u32 = GROUP as u32;
+const GROUPS: usize = TILE / GROUP;
 
-    fn new(tiles: &'t mut Tiles, paged: bool) -> Self {
-        let mut fill = Self { tiles, paged, some: Self::SOME, all: Self::ALL, tokens: 0, len: 0, next: 0 };
+impl<'t> TileFill<'t> {
+    fn new(tiles: &'t mut Tiles) -> Self {
+        let mut fill = Self {
+            tiles,
+            groups: 0,
+            inside: LANES,
+            lacking: 0,
+            next: 0,
+            sees: 0,
+            some: [u32::MAX, 0],
+            all: [0, u32::MAX],
+        };
         fill.begin();
         fill
     }
 
-    /// A place for the next tile.
+    /// A place for the next tile. What it held before is written over.
+    #[inline(always)]
     fn begin(&mut self) {
         if self.tiles.tiles.len() == self.tiles.briefs.len() {
             self.tiles.tiles.push(EMPTY);
         }
+        (self.groups, self.inside, self.lacking, self.sees) = (0, LANES, 0, 0);
+        (self.some, self.all) = ([u32::MAX, 0], [0, u32::MAX]);
     }
 
-    fn tile(&mut self) -> &mut Tile {
-        let at = self.tiles.briefs.len();
-        &mut self.tiles.tiles[at]
-    }
-
-    /// How many consecutive slots from `slot` on fit into the present group; begins a new group where `slot` is not the
-    /// neighbour of the last token.
-    #[inline]
-    fn room(&mut self, slot: u32) -> usize {
-        let inside = self.len % GROUP;
-        let page = slot as usize % GROUP;
-        let page_room = if self.paged { GROUP - page } else { GROUP };
-        if inside > 0 {
-            if slot == self.next && !(self.paged && page == 0) {
-                return (GROUP - inside).min(page_room);
+    /// Puts a stretch, or as much of it as there is room for, into the group, or into a new one where its slot is not the
+    /// neighbour of the last token; how much. The rest of the group is a gap until more comes.
+    #[inline(always)]
+    fn push<const PAGED: bool>(&mut self, Stretch { slot, len, sees }: Stretch) -> u32 {
+        let same_page = !PAGED || !slot.is_multiple_of(LANES);
+        let put;
+        if slot == self.next && self.inside < LANES && same_page {
+            put = if PAGED { len } else { len.min(LANES - self.inside) };
+            let (first, end) = (self.inside, self.inside + put);
+            let mask = |holds: bool| u32::from(holds).wrapping_neg();
+            for (lane, rows) in (0..LANES).zip(self.rows()) {
+                *rows = *rows & mask(lane < first) | sees & mask(lane >= first) & mask(lane < end);
             }
-            self.all = Self::GAP;
-            self.advance(GROUP - inside);
+            self.inside = end;
+        } else {
+            self.lacking += LANES - self.inside;
+            if self.groups == GROUPS {
+                self.end();
+            }
+            self.groups += 1;
+            put = if PAGED { len } else { len.min(LANES) };
+            // All lanes at once, as vectors: copying a few would be a call.
+            for (lane, rows) in (0..LANES).zip(self.rows()) {
+                *rows = if lane < put { sees } else { 0 };
+            }
+            let at = self.tiles.briefs.len();
+            self.tiles.tiles[at].group[self.groups - 1] = slot;
+            self.inside = put;
         }
-        let group = self.len / GROUP;
-        self.tile().group[group] = slot;
-        self.next = slot;
-        page_room
+        self.next = slot + put;
+        if sees != self.sees {
+            let (row, row_end) = (sees & 0xffff, sees >> 16);
+            self.some = [self.some[0].min(row), self.some[1].max(row_end)];
+            self.all = [self.all[0].max(row), self.all[1].min(row_end)];
+            self.sees = sees;
+        }
+        put
     }
 
-    /// `len` tokens that follow the last one, for which there is room. What comes after them in the group is a gap until
-    /// more are pushed.
-    #[inline]
-    fn push(&mut self, len: usize, sees: u32) {
-        let (group, inside) = (self.len / GROUP, self.len % GROUP);
-        let end = inside + len;
-        let (row, row_end) = (sees & 0xffff, sees >> 16);
-        let at = self.tiles.briefs.len();
-        let rows = &mut self.tiles.tiles[at].rows.as_chunks_mut::<GROUP>().0[group];
-        // All lanes at once: a copy of a few would be a call.
-        for (lane, rows) in rows.iter_mut().enumerate() {
-            let new = if lane < end { sees } else { 0 };
-            *rows = if lane < inside { *rows } else { new };
+    #[inline(always)]
+    fn push_unpaged(&mut self, mut stretch: Stretch) {
+        while stretch.len > 0 {
+            let put = self.push::<false>(stretch);
+            (stretch.slot, stretch.len) = (stretch.slot + put, stretch.len - put);
         }
-        self.some = [self.some[0].min(row), self.some[1].max(row_end)];
-        self.all = [self.all[0].max(row), self.all[1].min(row_end)];
-        self.tokens += len as u32;
-        self.next += len as u32;
-        self.advance(len);
     }
 
-    #[inline]
-    fn advance(&mut self, len: usize) {
-        self.len += len;
-        if self.len == TILE {
-            let has_gap = self.all[0] == Self::GAP[0];
-            let tile = self.tile();
-            let first = tile.group[0];
-            let follows = (0..TILE / GROUP).all(|g| tile.group[g] == first + (g * GROUP) as u32);
-            tile.whole = u32::from(follows && !has_gap);
+    /// A tile of four whole pages that the same rows see, at once; false where it is not one.
+    #[inline(always)]
+    fn push_tile(&mut self, pages: &[Stretch; GROUPS]) -> bool {
+        let sees = pages[0].sees;
+        let whole = pages.iter().fold(true, |whole, page| whole & (page.len == LANES) & (page.sees == sees));
+        if !whole || !self.groups.is_multiple_of(GROUPS) {
+            return false;
+        }
+        if self.groups == GROUPS {
+            self.lacking += LANES - self.inside;
             self.end();
         }
+        let at = self.tiles.briefs.len();
+        let tile = &mut self.tiles.tiles[at];
+        tile.group = pages.map(|page| page.slot);
+        tile.rows = [sees; TILE];
+        let rows = [sees & 0xffff, sees >> 16];
+        (self.some, self.all, self.sees) = (rows, rows, sees);
+        (self.groups, self.inside, self.next) = (GROUPS, LANES, pages[GROUPS - 1].slot + LANES);
+        true
     }
 
+    /// Of the last group.
+    #[inline(always)]
+    fn rows(&mut self) -> &mut [u32; GROUP] {
+        let at = self.tiles.briefs.len();
+        &mut self.tiles.tiles[at].rows.as_chunks_mut::<GROUP>().0[self.groups - 1]
+    }
+
+    #[inline(always)]
     fn end(&mut self) {
-        // Row numbers are 16-bit (`MAX_ROWS`).
-        let (some, all) = (self.some.map(|row| row as u16), self.all.map(|row| row as u16));
-        let tile = self.tile();
-        (tile.some, tile.all) = (some, all);
-        self.tiles.briefs.push(Brief { some, tokens: self.tokens as u16 });
-        // What the tile's place held before is written over: its tokens, gaps and groups.
-        (self.some, self.all) = (Self::SOME, Self::ALL);
-        (self.tokens, self.len) = (0, 0);
+        let at = self.tiles.briefs.len();
+        let tile = &mut self.tiles.tiles[at];
+        let first = tile.group[0];
+        let follows = (0..GROUPS).all(|g| tile.group[g] == first + (g * GROUP) as u32);
+        // Row numbers are 16-bit (`MAX_ROWS`). No row sees all 64 tokens of a tile that holds fewer.
+        let [some, all] = [self.some, self.all].map(|range| range.map(|row| row as u16));
+        tile.some = some;
+        tile.all = if self.lacking > 0 { [u16::MAX, 0] } else { all };
+        tile.whole = u32::from(follows && self.lacking == 0);
+        self.tiles.briefs.push(Brief { some, tokens: (TILE as u32 - self.lacking) as u16 });
         self.begin();
     }
 
     /// Groups that stay empty repeat the first, so that every copy reads memory that exists.
+    #[inline(always)]
     fn flush(mut self) {
-        if self.len > 0 {
-            let used = self.len.div_ceil(GROUP);
-            let tile = self.tile();
-            let first = tile.group[0];
-            tile.group[used..].fill(first);
-            tile.rows[used * GROUP..].fill(0);
-            tile.whole = 0;
-            self.all = Self::GAP;
-            self.end();
+        if self.groups == 0 {
+            return;
         }
+        self.lacking += LANES - self.inside + ((GROUPS - self.groups) * GROUP) as u32;
+        let at = self.tiles.briefs.len();
+        let (tile, groups) = (&mut self.tiles.tiles[at], self.groups);
+        let first = tile.group[0];
+        tile.group[groups..].fill(first);
+        tile.rows[groups * GROUP..].fill(0);
+        self.end();
     }
 }

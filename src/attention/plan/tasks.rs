@@ -45,9 +45,11 @@ impl Planner {
             Method::Auto => {
                 let costs = costs(work, *parallel);
                 share_out(work, *parallel, &costs);
-                *split = few_units(work, *parallel);
-                if *split && unevenness(work, *parallel, &costs) > EVEN {
+                *split = false;
+                if few_units(work, *parallel) && unevenness(work, *parallel, &costs) > EVEN {
+                    let whole = work.units.len();
                     split_wide_units(work, *parallel, &costs);
+                    *split = work.units.len() > whole;
                     share_out(work, *parallel, &self::costs(work, *parallel));
                 }
             }

@@ -37,6 +37,7 @@ use crate::device::speculation::{Fetch, Source, Watcher};
 use crate::device::tiers::Link;
 use crate::device::{Device, Shape, Step, Times};
 use crate::kv::{PAGE_TOKENS, PageId, Slot};
+use std::sync::Arc;
 use std::time::Instant;
 
 mod graphs;
@@ -54,8 +55,9 @@ pub const STEP_ROWS: usize = 1024;
 /// What a card is told that cannot do what it is asked.
 pub const METHODS: &str = "this way of --offload goes by exact scores of all tokens, which --device cpu alone has";
 
-/// Turns a step's attention into the kernel's plan; a part of `attention`, which stands above the device.
-pub type Planning = Box<dyn FnMut(&AttendWork, &Machine) -> CudaPlan + Send>;
+/// Turns a step's attention into the kernel's plan; a part of `attention`, which stands above the device. Whoever plans
+/// writes the next plan over this one where the step has let go of it.
+pub type Planning = Box<dyn FnMut(&AttendWork, &Machine) -> Arc<CudaPlan> + Send>;
 
 pub struct CudaOptions {
     /// K/V pages of 16 tokens.

@@ -32,12 +32,22 @@
 //!
 //! `search/event.rs`, `search/tree.rs`, `lm.rs`, `kv/tree.rs`, `attention.rs`, `device.rs`, then whatever you came for.
 //!
+//! # Invariants
+//!
+//! - On the CPU a row's numbers depend on its own path alone: not on other rows, threads, sharing, eviction or instruction set.
+//! - A plan covers each visible pair of query and key exactly once.
+//! - Free, live and cached pages are all pages; every run ends with a look whether they are.
+//! - The thought tree rebuilt from a run's events is the controller's.
+//! - Text from outside loses its control sequences in one place for all that is printed (`cli/out.rs`), in another for the screen
+//!   (`tui/text.rs`).
+//!
 //! # Glossary
 //!
 //! - *task*: a kind of puzzle; *puzzle*: one instance.
 //! - *thought*: a proposal that received a node, pruned ones included. *Proposal*: what the proposer said.
 //! - *score*: 0 to 1, higher is better. *Error score*: the task's own count, 0 is right.
 //! - *branch*: a live path of the token tree. *Segment*: a run of its tokens with one parent. *Page*: 16 tokens of K/V.
+//! - *tier*: where K/V lies: the device's, or the host's, which has all of it where the device has not. *Link*: between them.
 //! - *row*: one query token of a step. *Plan*: which rows see which K/V, as units of work.
 //!
 //! # Deliberately absent

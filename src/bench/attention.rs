@@ -16,10 +16,11 @@ use serde::Serialize;
 use std::io::Write;
 use std::time::Instant;
 
+pub mod deft;
 pub mod peak;
 pub mod planning;
 pub mod recorded;
-pub mod trace;
+
 pub mod trees;
 
 use planning::{PlanTimes, plan_times};

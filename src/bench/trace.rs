@@ -12,7 +12,7 @@
 
 mod player;
 
-use super::attention::trace::{self, Run as Recorded, Speculative};
+use super::attention::deft::{self, Run as Recorded, Speculative};
 use crate::attention::Method;
 use crate::base::rng::stream;
 use crate::base::{Error, Result, read};
@@ -84,12 +84,12 @@ impl Recording {
         let here = path.display();
         let text = read::text(path, MOST_BYTES).map_err(|e| Error::input(format!("{here} {e}")))?;
         let read = if text.trim_start().starts_with('[') {
-            trace::read_reasoning(&text).map(|mut read| {
+            deft::read_reasoning(&text).map(|mut read| {
                 read.runs.truncate(runs);
                 Runs::Reasoning(read.runs)
             })
         } else {
-            trace::read_speculative(&text).map(|read| {
+            deft::read_speculative(&text).map(|read| {
                 let runs = runs.min(read.accepted.len());
                 Runs::Speculative(read, runs)
             })

@@ -44,7 +44,7 @@ pub enum Command {
     Report(ReportArgs),
     /// Watch a recorded run again
     Replay(ReplayArgs),
-    /// Check strategy files
+    /// Check strategy and task files
     Check(CheckArgs),
     /// Print the JSON Schema of strategy files, or of task files
     Schema(SchemaArgs),

@@ -364,6 +364,22 @@ pub enum Command {
     Quit,
 }
 
+impl Command {
+    /// The thought that it is about.
+    pub fn node(&self) -> Option<NodeId> {
+        match self {
+            Self::Expand { node }
+            | Self::Prune { node }
+            | Self::Pin { node }
+            | Self::Unpin { node }
+            | Self::Edit { node, .. }
+            | Self::Rescore { node }
+            | Self::Add { parent: node, .. } => Some(*node),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,7 +17,7 @@ use crate::search::event::{Author, Event, Limits, Outcome, Purpose, Reason};
 use crate::search::export::{Page, outcome_fact};
 use crate::search::tree::{NodeId, Status, ThoughtTree};
 use clock::COUNTERS_EVERY;
-use log::{act_node, act_text, brief};
+use log::{act_text, brief};
 use pieces::{Pieces, Reply};
 use std::collections::{HashMap, VecDeque};
 
@@ -199,7 +199,7 @@ impl RunState {
             }
             Event::Held { thoughts } => self.held.set(&self.tree, thoughts),
             Event::Act { command } => {
-                self.say(LogKind::Act, act_text(command), act_node(command));
+                self.say(LogKind::Act, act_text(command), command.node());
             }
             Event::Settings { breadth, temperature, limits } => {
                 self.limits = *limits;

@@ -2,7 +2,7 @@
 //! all iterations, for a model's shape, K/V in f16. Counted, not timed: the recordings are replayed on a token tree, and the
 //! bytes of grouping by K/V are those of the plans.
 
-use super::trace::{self, RunIo};
+use super::deft::{self, RunIo};
 use crate::attention::sample::Number;
 use crate::attention::{Method, Parallel, Planner};
 use crate::base::{Error, Result, read};
@@ -64,9 +64,9 @@ pub fn run(
 fn read(text: &str, how: Parallel) -> Result<Vec<RunIo>> {
     let planner = || Planner::with_parallel(Method::Flatten, how);
     if text.trim_start().starts_with('[') {
-        Ok(trace::read_reasoning(text)?.runs.iter().map(|run| run.io(&mut planner())).collect())
+        Ok(deft::read_reasoning(text)?.runs.iter().map(|run| run.io(&mut planner())).collect())
     } else {
-        let record = trace::read_speculative(text)?;
+        let record = deft::read_speculative(text)?;
         Ok((0..record.accepted.len()).map(|run| record.io(run, SPECULATIVE_PROMPT, &mut planner())).collect())
     }
 }

@@ -8,7 +8,7 @@
 //! | a JSON list | a recorded reasoning run (DeFT's): the iteration with the most K/V on its paths |
 //! | `random:SEED` | up to 300 leaves in any shape, empty nodes among them |
 
-use super::trace;
+use super::deft;
 use crate::attention::QueryRow;
 use crate::attention::sample::{Number, Sample};
 use crate::base::{Error, Result, read, rng};
@@ -54,8 +54,8 @@ impl Shape {
             })?;
             let name = path.file_name().map_or(spec.into(), |n| n.to_string_lossy().into_owned());
             let nodes = match text.trim_start().chars().next() {
-                Some('[') => trace::read_reasoning(&text).map_err(|e| e.context(spec))?.widest(),
-                Some('{') => speculative(&trace::read_speculative(&text).map_err(|e| e.context(spec))?),
+                Some('[') => deft::read_reasoning(&text).map_err(|e| e.context(spec))?.widest(),
+                Some('{') => speculative(&deft::read_speculative(&text).map_err(|e| e.context(spec))?),
                 _ => fast_tree(&text).map_err(|e| e.context(spec))?,
             };
             Self { name, nodes }
@@ -215,7 +215,7 @@ fn fast_tree(text: &str) -> Result<Vec<Node>> {
 }
 
 /// A prompt with the token tree of one verification step below it: every token is a query, and so is the root's last.
-fn speculative(record: &trace::Speculative) -> Vec<Node> {
+fn speculative(record: &deft::Speculative) -> Vec<Node> {
     let mut nodes = vec![Node { parent: None, tokens: SPECULATIVE_PROMPT, query: true }];
     nodes.extend(record.parents.iter().map(|p| Node { parent: Some(p.map_or(0, |p| p + 1)), tokens: 1, query: true }));
     nodes

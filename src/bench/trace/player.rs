@@ -1,7 +1,7 @@
 //! Plays one recorded run on a model: which branch makes a token when is the record's, what it costs is counted.
 
 use crate::base::{Error, Result};
-use crate::bench::attention::trace::{Run as Recorded, Speculative};
+use crate::bench::attention::deft::{Run as Recorded, Speculative};
 use crate::engine::measure::{Run, Split};
 use crate::engine::sample::Sampler;
 use crate::engine::speculate::Node;

@@ -1,64 +1,15 @@
 //! One step's attention on the card: the kernel for a model's heads, a plan in device memory, the launch.
 
+mod heads;
+
 use super::driver::{Begin, Buffer, Function, Gpu, Graph, Launch, Module, Node, fault};
 use super::ptx;
-use super::work::{CudaPlan, ITEM_ROWS, Kernel, Machine};
+use super::work::{CudaPlan, Kernel, Machine};
 use crate::base::{Error, Result};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use std::ffi::c_void;
 
-/// Numbers of queries, K/V and outputs on the card.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Number {
-    F16,
-    Bf16,
-}
-
-/// Head sizes that attention is compiled for.
-pub const HEAD_SIZES: [u32; 4] = [64, 80, 96, 128];
-
-/// The heads of a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct HeadShape {
-    pub heads: u32,
-    pub kv_heads: u32,
-    pub head_size: u32,
-    pub number: Number,
-}
-
-impl HeadShape {
-    /// Refuses heads that no kernel is compiled for; asks no card.
-    pub fn check(&self) -> Result<()> {
-        let Self { heads, kv_heads, head_size, .. } = *self;
-        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
-            return Err(Error::input(format!("{heads} query heads do not share {kv_heads} K/V heads evenly")));
-        }
-        if self.group() > ITEM_ROWS {
-            return Err(Error::input(format!(
-                "{} query heads share a K/V head, and the CUDA kernels take {ITEM_ROWS} at most: use --device cpu",
-                self.group()
-            )));
-        }
-        if !HEAD_SIZES.contains(&head_size) {
-            let [some @ .., last] = HEAD_SIZES.map(|size| size.to_string());
-            return Err(Error::input(format!(
-                "there is no CUDA kernel for head size {head_size}, only for {} and {last}: use --device cpu",
-                some.join(", ")
-            )));
-        }
-        Ok(())
-    }
-
-    /// Query heads of a K/V head.
-    pub fn group(&self) -> u32 {
-        self.heads / self.kv_heads
-    }
-
-    /// Bytes of K and V of one token of one layer.
-    pub fn kv_bytes(&self) -> u64 {
-        4 * u64::from(self.kv_heads * self.head_size)
-    }
-}
+pub use heads::{HEAD_SIZES, HeadShape, Number};
 
 /// K/V of one layer: where slot s of K/V head h lies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -443,35 +394,5 @@ impl AttendKernel {
             encode(args.k, 0, true)?,
             encode(args.v, v_skip, true)?,
         ]))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::base::ErrorKind;
-
-    #[test]
-    fn heads_without_a_kernel_are_refused_with_the_sizes_that_have_one() {
-        let shape = HeadShape { heads: 32, kv_heads: 8, head_size: 128, number: Number::F16 };
-        for head_size in 1..=256 {
-            let refused = HeadShape { head_size, ..shape }.check().err();
-            for number in [Number::F16, Number::Bf16] {
-                let compiled = ptx::attend(Kernel::Ampere, number, head_size).is_some();
-                assert_eq!(refused.is_none(), compiled, "head size {head_size}");
-            }
-            if let Some(error) = refused {
-                let (text, wanted) =
-                    (error.message(), format!("size {head_size}, only for 64, 80, 96 and 128: use --device cpu"));
-                assert!(error.kind() == ErrorKind::Input && text.contains(&wanted), "{text}");
-            }
-        }
-        let part = |heads: u32, kv_heads: u32, part: &str| {
-            let error = HeadShape { heads, kv_heads, ..shape }.check().unwrap_err();
-            assert!(error.message().contains(part), "{error}");
-        };
-        part(32, 0, "evenly");
-        part(32, 5, "evenly");
-        part(258, 2, "129 query heads share");
     }
 }

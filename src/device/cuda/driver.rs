@@ -2,6 +2,7 @@
 //!
 //! Refuses drivers older than 550 (CUDA 12.4): the embedded PTX is of that version.
 
+use crate::base::size::Human;
 use crate::base::{Error, Result};
 use cudarc::driver::result::{self, DriverError};
 use cudarc::driver::sys::{self, CUdevice_attribute as Attribute};
@@ -53,6 +54,17 @@ pub fn count() -> Result<usize> {
 
 pub fn fault(what: &str, e: DriverError) -> Error {
     Error::fault(format!("{what} failed on the GPU: {e}"))
+}
+
+/// Memory that could not be had, and the flag that asks for less of it.
+fn short(what: &str, bytes: usize, flag: &str, e: DriverError) -> Error {
+    let what = format!("{what} {}", Human(bytes as u64));
+    match e.0 {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Error::fault(format!(
+            "{what} failed on the GPU: there is not so much left: lower {flag}, or use --device cpu"
+        )),
+        _ => fault(&what, e),
+    }
 }
 
 /// One card with one stream; [`beside`](Gpu::beside) gives it another.
@@ -172,6 +184,15 @@ impl Gpu {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn memory_that_is_short_is_told_with_the_flag_that_takes_less() {
+        let error = short("taking", 3 << 20, "--kv-budget", DriverError(sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY));
+        assert!(
+            error.message().contains("taking 3.00 MiB failed") && error.message().contains("lower --kv-budget"),
+            "{error}"
+        );
+    }
 
     #[test]
     fn without_a_driver_opening_is_an_error_and_no_panic() {

@@ -64,7 +64,7 @@ impl Controller {
     }
 
     fn do_act(&mut self, command: Command) -> Result<Vec<NodeId>, String> {
-        if let Some(node) = about(&command)
+        if let Some(node) = command.node()
             && self.tree.get(node).is_none()
         {
             return Err(format!("there is no thought {node}"));
@@ -252,19 +252,5 @@ impl Controller {
 
     fn set(&mut self, node: NodeId, status: Status, why: Option<&str>) {
         self.emit(Event::Status { node, status, why: why.map(String::from) });
-    }
-}
-
-/// The thought a command is about.
-fn about(command: &Command) -> Option<NodeId> {
-    match command {
-        Command::Expand { node }
-        | Command::Prune { node }
-        | Command::Pin { node }
-        | Command::Unpin { node }
-        | Command::Edit { node, .. }
-        | Command::Add { parent: node, .. }
-        | Command::Rescore { node } => Some(*node),
-        _ => None,
     }
 }

@@ -38,19 +38,6 @@ pub(super) fn brief(text: &str) -> String {
     shorten(&line, 24, "~").into_owned()
 }
 
-pub(super) fn act_node(command: &Command) -> Option<NodeId> {
-    match command {
-        Command::Expand { node }
-        | Command::Prune { node }
-        | Command::Pin { node }
-        | Command::Unpin { node }
-        | Command::Edit { node, .. }
-        | Command::Rescore { node }
-        | Command::Add { parent: node, .. } => Some(*node),
-        _ => None,
-    }
-}
-
 /// A steering act as a log line.
 pub(super) fn act_text(command: &Command) -> String {
     let limit = |name: &str, n: Option<String>| n.map_or(format!("no limit of {name}"), |n| format!("{n} {name}"));

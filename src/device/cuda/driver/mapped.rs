@@ -1,6 +1,7 @@
 //! Host memory that kernels read and write in place: the host tier of K/V, from the card's own memory node where there are several.
 
-use super::{Buffer, Gpu, fault};
+use super::{Buffer, Gpu, fault, short};
+use crate::base::size::Human;
 use crate::base::{Error, Result};
 use cudarc::driver::sys::{self, CUdeviceptr};
 use cudarc::driver::{CudaContext, result};
@@ -46,9 +47,10 @@ pub struct Mapped {
 
 impl Mapped {
     pub fn new(gpu: &Gpu, bytes: usize) -> Result<Self> {
-        let what = format!("pinning {bytes} bytes");
         gpu.bind()?;
-        let mut memory = MmapMut::map_anon(bytes.max(16)).map_err(|e| Error::limit(format!("{what}: {e}")))?;
+        let mut memory = MmapMut::map_anon(bytes.max(16)).map_err(|e| {
+            Error::limit(format!("a host tier of {} could not be taken: {e}: lower --ram-budget", Human(bytes as u64)))
+        })?;
         #[cfg(target_os = "linux")]
         // Without large pages it is only slower.
         let _ = memory.advise(memmap2::Advice::HugePage);
@@ -58,10 +60,14 @@ impl Mapped {
         // SAFETY: the range is the mapping's, which lives until `drop` has unregistered it.
         unsafe {
             let mapped = sys::CU_MEMHOSTREGISTER_DEVICEMAP;
-            sys::cuMemHostRegister_v2(at, memory.len(), mapped).result().map_err(|e| fault(&what, e))?;
+            sys::cuMemHostRegister_v2(at, memory.len(), mapped)
+                .result()
+                .map_err(|e| short("pinning", bytes, "--ram-budget", e))?;
             // From here on a failure unregisters it.
             let mut this = Self { memory, pointer, context: gpu.context.clone() };
-            sys::cuMemHostGetDevicePointer_v2(&mut pointer, at, 0).result().map_err(|e| fault(&what, e))?;
+            sys::cuMemHostGetDevicePointer_v2(&mut pointer, at, 0)
+                .result()
+                .map_err(|e| fault("finding pinned memory", e))?;
             this.pointer = pointer;
             Ok(this)
         }

@@ -1,6 +1,6 @@
 //! Memory of the card and pinned memory of the host, and the copies between them: checked against both lengths.
 
-use super::{Gpu, fault};
+use super::{Gpu, fault, short};
 use crate::base::{Error, Result};
 use cudarc::driver::sys::CUdeviceptr;
 use cudarc::driver::{CudaContext, result};
@@ -77,7 +77,7 @@ impl Gpu {
         let bytes = bytes.max(16);
         self.bind()?;
         // SAFETY: a plain allocation; the buffer frees it once.
-        let pointer = unsafe { result::malloc_sync(bytes) }.map_err(|e| fault(&format!("taking {bytes} bytes"), e))?;
+        let pointer = unsafe { result::malloc_sync(bytes) }.map_err(|e| short("taking", bytes, "--kv-budget", e))?;
         Ok(Buffer { pointer, bytes, context: self.context.clone() })
     }
 

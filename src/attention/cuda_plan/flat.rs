@@ -120,10 +120,19 @@ impl Flat {
         self.runs.clear();
         self.stretches.clear();
         // A parent's rows begin where its first child's do, at lower positions.
-        let place = |(i, p): (usize, &Piece)| (u64::from(p.rows.start) << 32 | u64::from(p.start), i as u32);
+        let place = |at: u32| {
+            let piece = &work.pieces[at as usize];
+            (u64::from(piece.rows.start) << 32 | u64::from(piece.start), at)
+        };
         let mut sorted = std::mem::take(&mut self.sorted);
-        sorted.clear();
-        sorted.extend(work.pieces.iter().enumerate().map(place));
+        let pieces = work.pieces.len();
+        if sorted.len() == pieces {
+            // The order of the last step, which holds where branches only grew.
+            sorted.iter_mut().for_each(|piece| *piece = place(piece.1));
+        } else {
+            sorted.clear();
+            sorted.extend((0..pieces as u32).map(place));
+        }
         if !sorted.is_sorted() {
             sorted.sort();
         }

@@ -17,6 +17,7 @@ pub use read::{Recorded, find, newest, parse, read};
 pub use whole::whole_steps;
 
 use super::event::Event;
+use super::tree::Status;
 use crate::base::{Error, Result, inside};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
@@ -119,6 +120,11 @@ impl Recorder {
             for line in self.thinned.last() {
                 self.line(&line, false)?;
             }
+        }
+        if matches!(event, Event::Status { status: Status::Pruned, .. })
+            && let Some(line) = self.thinned.before_pruning()
+        {
+            self.line(&line, false)?;
         }
         let flush =
             matches!(event, Event::Started { .. } | Event::Grown { .. } | Event::Act { .. } | Event::Ended { .. });

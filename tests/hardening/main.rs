@@ -3,6 +3,7 @@
 //! - `faults`: read-only and missing folders, closed pipes, signals, memory that is not there, storms of sizes and keys
 //! - `security`: programs, paths, links, control sequences, keys
 //! - `cases`: public bug reports that only show through the whole program
+//! - `offload`: the counters of a recorded run with a device tier that is too small for its tree
 //! - `load`: large trees and many at once, with the memory measured from outside
 
 mod cases;
@@ -13,6 +14,7 @@ mod faults;
 #[expect(dead_code, reason = "a server that can do more than these tests ask for")]
 mod faulty;
 mod load;
+mod offload;
 mod security;
 
 use common::{Place, Run};

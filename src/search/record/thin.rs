@@ -1,5 +1,6 @@
 //! How much of what the screen shows of memory, link and speed a record holds: at most an eighth of its other bytes, and in
-//! a short run all that changed. The last word of each kind is always kept.
+//! a short run all that changed. The last word of each kind is always kept, and where K/V has two tiers the counters around
+//! every pruning: those before it, and the first after a step that followed it, which show what became free.
 
 use crate::lm::Counters;
 use crate::search::event::Event;
@@ -17,12 +18,26 @@ pub struct Thinned {
     /// The newest of each kind that was left out.
     counters: Option<String>,
     held: Option<String>,
+    /// Steps of the model at a pruning, until counters of a later step are kept.
+    pruned_at: Option<u64>,
 }
 
 impl Thinned {
     /// A line of so many bytes was written that is not thinned.
     pub fn beside(&mut self, bytes: usize) {
         self.others += bytes;
+    }
+
+    /// Before a pruning is written: the counters that stood before it, where they were left out.
+    pub fn before_pruning(&mut self) -> Option<String> {
+        let told = self.told.as_ref().filter(|told| told.link.is_some_and(|link| link.device_budget_bytes > 0))?;
+        if self.pruned_at.is_some() {
+            return None;
+        }
+        self.pruned_at = Some(steps(told));
+        let line = self.counters.take()?;
+        self.kept += line.len();
+        Some(line)
     }
 
     /// The line to be written for this event, if it is kept.
@@ -33,6 +48,10 @@ impl Thinned {
             }
             self.told = Some(counters.clone());
         }
+        let after_pruning = match event {
+            Event::Counters { counters } => self.pruned_at.take_if(|before| steps(counters) > *before).is_some(),
+            _ => false,
+        };
         let line = serde_json::to_string(event).ok()?;
         // A number that is none would make the whole record unreadable.
         serde_json::from_str::<Event>(&line).ok()?;
@@ -41,7 +60,7 @@ impl Thinned {
             Event::Held { .. } => &mut self.held,
             _ => return None,
         };
-        if self.kept + line.len() > AT_LEAST.max(self.others / SHARE) {
+        if !after_pruning && self.kept + line.len() > AT_LEAST.max(self.others / SHARE) {
             *waiting = Some(line);
             return None;
         }
@@ -56,10 +75,14 @@ impl Thinned {
     }
 }
 
+fn steps(counters: &Counters) -> u64 {
+    counters.speed.map_or(0, |speed| speed.steps)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lm::{HeldKv, SpeedCounters};
+    use crate::lm::{HeldKv, LinkCounters, SpeedCounters};
     use crate::search::tree::NodeId;
 
     fn counters(tokens_per_second: f64) -> Event {
@@ -88,6 +111,27 @@ mod tests {
         let last: Vec<Event> = thinned.last().map(|line| serde_json::from_str(&line).unwrap()).collect();
         assert_eq!(last, [counters(3.5), held]);
         assert_eq!(thinned.last().count(), 0);
+    }
+
+    #[test]
+    fn what_stands_around_a_pruning_is_kept_where_there_are_two_tiers() {
+        for device_budget_bytes in [0, 1 << 20] {
+            let link = Some(LinkCounters { device_budget_bytes, ..LinkCounters::default() });
+            let at = |steps: u64, hits: u64| {
+                let speed = Some(SpeedCounters { steps, tokens_per_second: hits as f64, ..SpeedCounters::default() });
+                Event::Counters { counters: Counters { link, speed, ..Counters::default() } }
+            };
+            let read = |line: Option<String>| line.map(|line| serde_json::from_str::<Event>(&line).unwrap());
+            let mut thinned = Thinned::default();
+            (0..1000).for_each(|i| drop(thinned.take_in(&at(i, 0))));
+            assert_eq!(thinned.take_in(&at(1000, 0)), None, "its share is used up");
+            let two = device_budget_bytes > 0;
+            assert_eq!(read(thinned.before_pruning()), two.then(|| at(1000, 0)));
+            assert_eq!(thinned.before_pruning(), None, "the next one of the same step");
+            assert_eq!(thinned.take_in(&at(1000, 1)), None, "no step yet");
+            assert_eq!(read(thinned.take_in(&at(1001, 2))), two.then(|| at(1001, 2)));
+            assert_eq!(thinned.take_in(&at(1002, 3)), None);
+        }
     }
 
     #[test]

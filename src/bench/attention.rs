@@ -327,12 +327,13 @@ mod tests {
 
     #[test]
     fn a_small_run_has_a_row_a_method_with_the_contracts_fields() {
-        let mut o = options(&["1,3/40,9", "random:3"], 0.0);
+        // Two have one query, which every fork of the planning's steps meets.
+        let mut o = options(&["1,3/40,9", "random:3", "1/10", "1,1/20,5"], 0.0);
         o.json = true;
         o.heads = Heads { heads: 3, kv_heads: 1, head_size: 8 };
         let mut text = Vec::new();
         let rows = run(&o, &mut text).unwrap();
-        assert_eq!(rows.len(), 2 * Method::ALL.len());
+        assert_eq!(rows.len(), 4 * Method::ALL.len());
         for line in String::from_utf8(text).unwrap().lines() {
             let row: serde_json::Value = serde_json::from_str(line).unwrap();
             for field in ["method", "tree", "median_us", "kv_bytes", "partial_bytes"] {

@@ -105,7 +105,7 @@ fn bench_attention(common: &Common, args: &BenchAttentionArgs) -> Result<u8> {
         seconds: args.seconds,
         json: common.json,
     };
-    attention::run(&options, &mut std::io::stdout().lock())?;
+    attention::run(&options, &mut out::Results)?;
     Ok(0)
 }
 
@@ -209,7 +209,7 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
 fn bench_recorded(common: &Common, args: &BenchRecordedArgs) -> Result<u8> {
     let heads = heads(&args.heads, args.head_size)?;
     let threads = common.threads.map_or_else(default_threads, usize::from);
-    recorded::run(&args.folder, heads, args.layers, threads, common.json, &mut std::io::stdout().lock())?;
+    recorded::run(&args.folder, heads, args.layers, threads, common.json, &mut out::Results)?;
     Ok(0)
 }
 

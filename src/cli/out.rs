@@ -37,6 +37,20 @@ pub fn json(value: &impl Serialize) -> Result<()> {
     write(&format!("{}\n", escape_json(&text)))
 }
 
+/// Results for what writes them itself: by the same way as all others.
+pub struct Results;
+
+impl Write for Results {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        piece(&String::from_utf8_lossy(bytes)).map_err(std::io::Error::other)?;
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// Tells the user something on standard error; a closed standard error is nobody listening, not a failure.
 pub fn tell(text: &str) {
     let mut err = std::io::stderr().lock();

@@ -307,13 +307,17 @@ struct Room {
 }
 
 /// Refuses a device tier that cannot hold what must be there: with the numbers, before anything runs.
-fn check_least(device_bytes: u64, least: u64, pages: usize) -> Result<()> {
+fn check_least(device_bytes: u64, least: u64, pages: usize, method: offload::Method) -> Result<()> {
     if device_bytes >= least {
         return Ok(());
     }
+    let (what, flags) = match method.speculates() {
+        true => (format!("for the partial keys of {pages} pages and for"), "--ram-budget or --offload-ratio"),
+        false => ("for".into(), "--ram-budget"),
+    };
     Err(Error::limit(format!(
-        "a device tier of {} cannot hold what must be there: {} for the partial keys of {pages} pages and for what \
-         attention reads at once; raise --kv-budget, or lower --ram-budget or --offload-ratio",
+        "a device tier of {} cannot hold what must be there: {} {what} what attention reads at once; raise --kv-budget, or \
+         lower {flags}",
         Human(device_bytes),
         Human(least)
     )))

@@ -127,8 +127,16 @@ fn closed_outputs_end_quietly() {
         drop(reader);
         Run::of(place.totara(args).stdout(writer).output().expect("ends"))
     };
-    let commands: [&[&str]; 6] =
-        [&["schema"], &["strategy", "list"], &["task", "list"], &["replay", "last", "--no-tui"], &["doctor"], SOLVE];
+    let attention = &["bench", "attention", "--device", "cpu", "--tree", "1,2/16,4", "--seconds", "0.001"];
+    let commands: [&[&str]; 7] = [
+        &["schema"],
+        &["strategy", "list"],
+        &["task", "list"],
+        &["replay", "last", "--no-tui"],
+        &["doctor"],
+        attention,
+        SOLVE,
+    ];
     for args in commands {
         let run = closed(args);
         assert_eq!(run.code, Some(141), "{args:?}: {}", run.err);

@@ -227,6 +227,12 @@ fn control_sequences_of_texts_names_and_files_never_reach_the_terminal() {
         check(&["check", &name, "--json"]);
         check(&[&["solve", "--no-tui", "--strategy", &name], CHANCE].concat());
     }
+    let tree = format!("{HOSTILE}.tree");
+    place.write(&tree, "2\n-1 0 10 1\n0 1 4 0\n");
+    for json in [&[][..], &["--json"]] {
+        let args = ["bench", "attention", "--device", "cpu", "--seconds", "0.001", "--tree", &tree];
+        assert_eq!(check(&[&args[..], json].concat()).code, Some(0), "the tree is read");
+    }
     place.write(
         "data.jsonl",
         &format!("{{\"id\": {json}, \"input\": \"2 1\"}}\n{{\"id\": {json}, \"input\": \"3 1\"}}\n"),

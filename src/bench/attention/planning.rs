@@ -56,7 +56,8 @@ impl Plans<'_> {
 pub fn plan_times(method: Method, how: Parallel, shape: &Shape, machine: Option<&Machine>) -> Result<PlanTimes> {
     // The plan does not look at the K/V: the smallest there is, with room for the steps.
     let tiny = Heads { heads: 1, kv_heads: 1, head_size: 8 };
-    let room = (shape.queries() + 1) * (4 * NEXT_PLANS as usize / PAGE_TOKENS + 4);
+    // A fork begins pages anew on both sides; where few branches fork again and again, these are on the path of the one left.
+    let room = (shape.queries() + 1) * (4 * NEXT_PLANS as usize / PAGE_TOKENS + 4) + 2 * NEXT_PLANS as usize;
     let (Sample { mut tree, .. }, mut rows) = shape.build(tiny, Number::F16, room)?;
     let cuts = || machine.map(|m| (StepPlanner::new(Cutting::of(method)), m));
     // One planner for all: its buffers have the size that a running engine's have.

@@ -81,7 +81,8 @@ impl Place {
                 if let Some(bytes) = device_bytes {
                     skew = sample.map(|sample| sample.skew(&mut device, &shape)).transpose()?;
                     let fetch = options.offload.fetch(skew.as_ref(), shape.layers, device.usual_look())?;
-                    check_least(bytes, least_bytes(&fetch, pages, &shape, options.kv.bytes()), pages)?;
+                    let least = least_bytes(&fetch, pages, &shape, options.kv.bytes());
+                    check_least(bytes, least, pages, options.offload.method)?;
                     device.offload(bytes, fetch)?;
                 }
                 Box::new(device)
@@ -179,7 +180,7 @@ fn card_room(weights: &Weights, options: &EngineOptions, free: u64, free_ram: Op
                 offload::Method::Int4 => store::int4::least_bytes(pages, shape),
                 _ => store::least_bytes(pages, shape),
             };
-            check_least(budget, least, pages)?;
+            check_least(budget, least, pages, options.offload.method)?;
             Ok(CardRoom { pages, device_bytes: Some(budget) })
         }
         other => Err(Error::input(format!("--offload {other}: {}", step::METHODS))),

@@ -36,6 +36,8 @@ mod portable;
 #[cfg(test)]
 mod tests;
 mod unit;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use ahead::Ahead;
 use chain::{Chain, Held};
@@ -92,14 +94,14 @@ impl Heads {
 /// What one thread works in.
 #[derive(Debug, Default)]
 struct Scratch {
-    /// `[rows · G][d]`, scaled; and of which work rows it is, of the task's K/V head.
+    /// `[rows · G][d]`, scaled, in the form of the kernels; and of which work rows it is, of the task's K/V head.
     q: Lazy<f32>,
     q_of: Option<Range<usize>>,
     /// `[rows · G][WINDOW]`.
     scores: Lazy<f32>,
     /// The block that is being computed.
     own: Held,
-    /// One window of K, `[4 pages][d][16]`, or of V, `[64][d]`.
+    /// One window of K, `[4 pages][d][16]` (or what the kernels make of it), or of V, `[64][d]`.
     tile: Lazy<f32>,
     /// One page of K, `[16][d]`, where its tokens lie apart.
     gathered: (Lazy<f16>, Lazy<f32>),
@@ -181,7 +183,10 @@ impl Attention {
         assert!(out.len() >= work.rows() * heads * head_size, "out holds the work's rows");
         let results = [self.out.as_mut_ptr(), self.max.as_mut_ptr(), self.sum.as_mut_ptr()];
         let sink = Sink::new(results, &self.spans[..work.partials()], out);
-        let job = Job { heads: self.heads, kernels: self.kernels, work, wave, q, sink };
+        let kernels = match wave.kv {
+            Kv::Pages { kv, .. } | Kv::Rows { rows: kv, .. } => self.kernels.of(kv),
+        };
+        let job = Job { heads: self.heads, kernels, work, wave, q, sink };
         let whole = (wave.whole_heads as usize).min(kv_heads);
         let (all, cut) = (0..wave.units.len() as u32, kv_heads - whole);
         parallel(whole + wave.tasks.len() * cut, &|i| {

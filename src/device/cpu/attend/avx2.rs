@@ -6,8 +6,18 @@ use crate::kv::PAGE_TOKENS;
 use half::f16;
 use std::arch::x86_64::*;
 
-pub(super) static KERNELS: Kernels =
-    Kernels { name: "avx2", keys_f16, keys_f32, widen, scores, softmax, values, merge };
+pub(super) static KERNELS: Kernels = Kernels {
+    name: "avx2",
+    of_f32: None,
+    queries: super::kernels::as_they_are,
+    keys_f16,
+    keys_f32,
+    widen,
+    scores,
+    softmax,
+    values,
+    merge,
+};
 
 /// Rows of one register tile: 6 × 2 accumulators, 2 vectors of K or V and one broadcast are 15 of 16 registers.
 const ROWS: usize = 6;

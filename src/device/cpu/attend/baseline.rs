@@ -10,6 +10,7 @@
 //! | `specinfer` (Miao et al. 2024) | rows × K/V heads | once a row | nothing |
 //! | `vanilla` | nothing | once a K/V head and 512 query rows | nothing |
 
+use super::kernels::Kernels;
 use super::{Attention, KvLayer, Lazy, PAGE_TOKENS, ParallelFor, Scratch, Shared, TILE_ROWS};
 use crate::device::attend::WINDOW;
 use std::ops::Range;
@@ -192,6 +193,10 @@ impl Run<'_> {
         std::f32::consts::LOG2_E / (self.attention.heads.head_size as f32).sqrt()
     }
 
+    fn kernels(&self) -> &'static Kernels {
+        self.attention.kernels.of(self.flat.kv)
+    }
+
     fn clear(&self, n: usize, scratch: &mut Scratch) {
         let d = self.attention.heads.head_size;
         scratch.scores.grow(n * WINDOW);
@@ -201,13 +206,15 @@ impl Run<'_> {
 
     fn take_queries(&self, kv_head: usize, rows: Range<usize>, scale: f32, scratch: &mut Scratch) {
         let (g, d, heads) = (self.attention.heads.group(), self.attention.heads.head_size, self.attention.heads.heads);
-        scratch.q.grow(rows.len() * g * d);
-        scratch.scores.grow(rows.len() * g * WINDOW);
+        let n = rows.len();
+        scratch.q.grow(n * g * d);
+        scratch.scores.grow(n * g * WINDOW);
         scratch.tile.grow(WINDOW * d);
         for (packed, row) in scratch.q.chunks_mut(g * d).zip(rows) {
             let from = row * heads * d + kv_head * g * d;
             packed.iter_mut().zip(&self.q[from..from + g * d]).for_each(|(a, b)| *a = b * scale);
         }
+        self.kernels().queries(&mut scratch.q[..n * g * d], d);
     }
 
     fn page(&self, page: usize, kv_head: usize) -> usize {
@@ -215,7 +222,7 @@ impl Run<'_> {
     }
 
     fn window_scores(&self, kv_head: usize, window: usize, n: usize, scratch: &mut Scratch) {
-        let (kernels, d) = (self.attention.kernels, self.attention.heads.head_size);
+        let (kernels, d) = (self.kernels(), self.attention.heads.head_size);
         let seen = self.flat.seen(window);
         let pages = seen.div_ceil(PAGE_TOKENS);
         for page in 0..pages {
@@ -233,11 +240,11 @@ impl Run<'_> {
     fn window_softmax(&self, window: usize, n: usize, scratch: &mut Scratch) {
         let d = self.attention.heads.head_size;
         let scores = &mut scratch.scores[..n * WINDOW];
-        self.attention.kernels.softmax(scores, self.flat.seen(window), d, scratch.own.rows(0..n, d));
+        self.kernels().softmax(scores, self.flat.seen(window), d, scratch.own.rows(0..n, d));
     }
 
     fn window_values(&self, kv_head: usize, window: usize, n: usize, scratch: &mut Scratch) {
-        let (kernels, d) = (self.attention.kernels, self.attention.heads.head_size);
+        let (kernels, d) = (self.kernels(), self.attention.heads.head_size);
         let seen = self.flat.seen(window);
         for first in (0..seen).step_by(PAGE_TOKENS) {
             let tokens = (seen - first).min(PAGE_TOKENS);

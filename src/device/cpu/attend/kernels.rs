@@ -3,14 +3,15 @@
 //!
 //! | entry | does |
 //! |---|---|
-//! | `keys` | K of one page and head `[16][d]` to float32 `[d][16]` |
+//! | `queries` | scaled queries `[rows][d]` to the form in which `scores` takes them, in place |
+//! | `keys` | K of one page and head `[16][d]` to the form in which `scores` takes it: float32 `[d][16]`, but in `vnni` |
 //! | `widen` | float16 to float32 |
 //! | `scores` | `q [rows][d]` times K `[pages][d][16]`, chosen lanes into `scores [rows][64]`; one chain over `d` each |
 //! | `softmax` | windows of rows: new maximum, weights, sum; scales what was summed before |
 //! | `values` | `out [rows][d] += weights · V [tokens][d]`, in token order |
 //! | `merge` | two partial results of each row to one |
 
-use super::portable;
+use super::{KvLayer, portable};
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
 use half::f16;
@@ -64,6 +65,9 @@ pub(super) struct MergeTile {
 /// The loops of one instruction set. The function pointers trust the lengths that the methods below check.
 pub struct Kernels {
     pub name: &'static str,
+    /// The table for K/V in float32, where it is another one.
+    pub(super) of_f32: Option<&'static Kernels>,
+    pub(super) queries: unsafe fn(*mut f32, usize, usize),
     pub(super) keys_f16: unsafe fn(*const f16, usize, *mut f32),
     pub(super) keys_f32: unsafe fn(*const f32, usize, *mut f32),
     pub(super) widen: unsafe fn(*const f16, usize, *mut f32),
@@ -89,6 +93,9 @@ pub fn available() -> Vec<&'static Kernels> {
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
         {
+            if is_x86_feature_detected!("avx512vnni") {
+                tables.push(&super::vnni::KERNELS);
+            }
             tables.push(&super::avx512::KERNELS);
         }
         if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
@@ -114,10 +121,27 @@ pub fn best() -> &'static Kernels {
     available()[0]
 }
 
+/// Leaves float32 queries as they are.
+pub(super) unsafe fn as_they_are(_q: *mut f32, _rows: usize, _d: usize) {}
+
 impl Kernels {
+    /// The table for this K/V.
+    pub(super) fn of(&'static self, kv: KvLayer<'_>) -> &'static Self {
+        match (kv, self.of_f32) {
+            (KvLayer::F32(_), Some(other)) => other,
+            _ => self,
+        }
+    }
+
+    pub(super) fn queries(&self, q: &mut [f32], d: usize) {
+        assert!(d.is_multiple_of(8) && q.len().is_multiple_of(d));
+        // SAFETY: the lengths are those the loop reads and writes; the table was made for this machine's features.
+        unsafe { (self.queries)(q.as_mut_ptr(), q.len() / d, d) }
+    }
+
     pub(super) fn keys_f16(&self, keys: &[f16], d: usize, out: &mut [f32]) {
         assert!(d.is_multiple_of(8) && keys.len() == PAGE_TOKENS * d && out.len() == PAGE_TOKENS * d);
-        // SAFETY: the lengths are those the loop reads and writes; the table was made for this machine's features.
+        // SAFETY: as above.
         unsafe { (self.keys_f16)(keys.as_ptr(), d, out.as_mut_ptr()) }
     }
 

@@ -9,6 +9,8 @@ use std::arch::aarch64::*;
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "neon",
+    of_f32: None,
+    queries: super::kernels::as_they_are,
     keys_f16: portable::keys_f16,
     keys_f32: portable::keys_f32,
     widen: portable::widen,

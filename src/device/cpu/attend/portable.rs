@@ -5,12 +5,32 @@ use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
 use half::f16;
 
-pub(super) static KERNELS: Kernels =
-    Kernels { name: "portable", keys_f16, keys_f32, widen, scores, softmax, values, merge };
+pub(super) static KERNELS: Kernels = Kernels {
+    name: "portable",
+    of_f32: None,
+    queries: super::kernels::as_they_are,
+    keys_f16,
+    keys_f32,
+    widen,
+    scores,
+    softmax,
+    values,
+    merge,
+};
 
 /// The same with one loop that leaves a token out: what a selftest must find.
-pub(super) static FAULTY: Kernels =
-    Kernels { name: "portable", keys_f16, keys_f32, widen, scores, softmax, values: all_but_one, merge };
+pub(super) static FAULTY: Kernels = Kernels {
+    name: "portable",
+    of_f32: None,
+    queries: super::kernels::as_they_are,
+    keys_f16,
+    keys_f32,
+    widen,
+    scores,
+    softmax,
+    values: all_but_one,
+    merge,
+};
 
 unsafe fn all_but_one(t: &ValueTile) {
     let &ValueTile { weights, rows, values: numbers, tokens, d, out } = t;

@@ -73,6 +73,7 @@ impl Job<'_> {
                     *a = b * scale;
                 }
             }
+            self.kernels.queries(&mut scratch.q[..n * d], d);
         }
         for window in 0..BLOCK / WINDOW {
             let first = unit.block * BLOCK as u32 + (window * WINDOW) as u32;

@@ -21,9 +21,6 @@ pub struct Check {
     pub ok: bool,
 }
 
-/// Outputs lie in -1..1: what float32 sums of a few hundred terms may be off by.
-pub const TOLERANCE: f64 = 5e-6;
-
 const HEAD_SIZES: [usize; 4] = [64, 80, 96, 128];
 /// Query and K/V heads: groups of 1, 3, 4 and 8.
 const HEADS: [(usize, usize); 4] = [(3, 3), (9, 3), (8, 2), (8, 1)];
@@ -49,6 +46,14 @@ pub fn run(fault: bool) -> Result<Vec<Check>> {
     Ok(checks)
 }
 
+/// What a number of a result may be off by.
+pub fn tolerance(table: &'static Kernels, number: Number) -> f64 {
+    match (number, table.of_f32) {
+        (Number::F32, Some(other)) => other.tolerance,
+        _ => table.tolerance,
+    }
+}
+
 fn check(
     method: Method,
     table: &'static Kernels,
@@ -64,7 +69,7 @@ fn check(
     contender.run(&arena, q, &mut out, &serial);
     let max_error = largest_difference(&out, truth);
     let shape = format!("{heads}/{kv_heads} heads of {head_size}, {}", sample.number.name());
-    Ok(Check { method, kernels: table.name, shape, max_error, ok: max_error <= TOLERANCE })
+    Ok(Check { method, kernels: table.name, shape, max_error, ok: max_error <= tolerance(table, sample.number) })
 }
 
 /// A prompt over a block's end, a fork in mid-page, an empty fork, a chunk of a prompt and a token tree: all in one step.

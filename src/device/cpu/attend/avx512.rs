@@ -8,6 +8,7 @@ use std::arch::x86_64::*;
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "avx512",
+    tolerance: super::kernels::FLOAT32,
     of_f32: None,
     queries: super::kernels::as_they_are,
     keys_f16,

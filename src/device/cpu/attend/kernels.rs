@@ -65,8 +65,10 @@ pub(super) struct MergeTile {
 /// The loops of one instruction set. The function pointers trust the lengths that the methods below check.
 pub struct Kernels {
     pub name: &'static str,
+    /// What a number of a result may be off by, where K/V and queries lie in -1..1 and paths have a few hundred tokens.
+    pub tolerance: f64,
     /// The table for K/V in float32, where it is another one.
-    pub(super) of_f32: Option<&'static Kernels>,
+    pub of_f32: Option<&'static Kernels>,
     pub(super) queries: unsafe fn(*mut f32, usize, usize),
     pub(super) keys_f16: unsafe fn(*const f16, usize, *mut f32),
     pub(super) keys_f32: unsafe fn(*const f32, usize, *mut f32),
@@ -120,6 +122,9 @@ pub fn one_faulty() -> Vec<&'static Kernels> {
 pub fn best() -> &'static Kernels {
     available()[0]
 }
+
+/// What float32 sums of a few hundred terms may be off by.
+pub(super) const FLOAT32: f64 = 5e-6;
 
 /// Leaves float32 queries as they are.
 pub(super) unsafe fn as_they_are(_q: *mut f32, _rows: usize, _d: usize) {}

@@ -9,6 +9,7 @@ use std::arch::aarch64::*;
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "neon",
+    tolerance: super::kernels::FLOAT32,
     of_f32: None,
     queries: super::kernels::as_they_are,
     keys_f16: portable::keys_f16,

@@ -7,6 +7,7 @@ use half::f16;
 
 pub(super) static KERNELS: Kernels = Kernels {
     name: "portable",
+    tolerance: super::kernels::FLOAT32,
     of_f32: None,
     queries: super::kernels::as_they_are,
     keys_f16,
@@ -21,6 +22,7 @@ pub(super) static KERNELS: Kernels = Kernels {
 /// The same with one loop that leaves a token out: what a selftest must find.
 pub(super) static FAULTY: Kernels = Kernels {
     name: "portable",
+    tolerance: super::kernels::FLOAT32,
     of_f32: None,
     queries: super::kernels::as_they_are,
     keys_f16,

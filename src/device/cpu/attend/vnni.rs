@@ -99,36 +99,64 @@ unsafe fn queries(q: *mut f32, rows: usize, d: usize) {
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
     let keys: *const u16 = keys.cast();
+    let whole = d - d % 32;
     let mut squares = [_mm512_setzero_ps(); PAGE_TOKENS];
-    for (token, squares) in squares.iter_mut().enumerate() {
-        for k in (0..d).step_by(16) {
-            // SAFETY: `[16][d]`, and no more of a token than it has.
-            let x = unsafe { widen_16(keys.add(token * d + k), d - k) };
-            *squares = _mm512_fmadd_ps(x, x, *squares);
-        }
-    }
-    let (inverse, scale) = scales(_mm512_sqrt_ps(across_add(squares)));
     let mut inverses = [0f32; PAGE_TOKENS];
-    // SAFETY: 16 numbers; `[d / 2][16]` words and 16 scales are at most `[d][16]` numbers.
+    // SAFETY: numbers 0..d of 16 tokens. `[d / 2][16]` words and 16 scales are at most `[d][16]` numbers.
     unsafe {
+        for k in (0..whole).step_by(32) {
+            add_squares::<32>(keys.add(k), d, &mut squares);
+        }
+        let rest = keys.wrapping_add(whole);
+        match d - whole {
+            0 => {}
+            8 => add_squares::<8>(rest, d, &mut squares),
+            16 => add_squares::<16>(rest, d, &mut squares),
+            _ => add_squares::<24>(rest, d, &mut squares),
+        }
+        let (inverse, scale) = scales(_mm512_sqrt_ps(across_add(squares)));
         _mm512_storeu_ps(inverses.as_mut_ptr(), inverse);
         _mm512_storeu_ps(out.add(d / 2 * PAGE_TOKENS), scale);
+        for k in (0..whole).step_by(32) {
+            words::<32>(keys.add(k), d, &inverses, out.add(k / 2 * PAGE_TOKENS));
+        }
+        let out = out.wrapping_add(whole / 2 * PAGE_TOKENS);
+        match d - whole {
+            0 => {}
+            8 => words::<8>(rest, d, &inverses, out),
+            16 => words::<16>(rest, d, &inverses, out),
+            _ => words::<24>(rest, d, &inverses, out),
+        }
     }
-    for k in (0..d).step_by(32) {
-        let mut words = [_mm512_setzero_si512(); PAGE_TOKENS];
-        for (token, words) in words.iter_mut().enumerate() {
-            // SAFETY: as above; behind a token's end nothing is read.
-            let (low, high) = unsafe {
-                let at = keys.add(token * d + k);
-                (widen_16(at, d - k), widen_16(at.wrapping_add(16), (d - k).saturating_sub(16)))
-            };
-            *words = round(low, high, _mm512_set1_ps(inverses[token]));
-        }
-        transpose(&mut words);
-        for (i, words) in words.iter().take((d - k) / 2).enumerate() {
-            // SAFETY: word k / 2 + i of `d / 2`, for 16 tokens.
-            unsafe { _mm512_storeu_si512(out.add((k / 2 + i) * PAGE_TOKENS).cast(), *words) };
-        }
+}
+
+/// The squares of `N` numbers, at most 32, of each of 16 tokens at stride `d`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn add_squares<const N: usize>(keys: *const u16, d: usize, squares: &mut [__m512; PAGE_TOKENS]) {
+    for (token, squares) in squares.iter_mut().enumerate() {
+        let at = keys.wrapping_add(token * d);
+        // SAFETY: the caller vouches for the numbers; behind the last nothing is read.
+        let (low, high) = unsafe { (widen_16(at, N), widen_16(at.wrapping_add(16), N.saturating_sub(16))) };
+        *squares = _mm512_fmadd_ps(high, high, _mm512_fmadd_ps(low, low, *squares));
+    }
+}
+
+/// `N` numbers, at most 32, of each of 16 tokens at stride `d`, times the tokens' inverses, as words `[N / 2][16]`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn words<const N: usize>(keys: *const u16, d: usize, inverses: &[f32; PAGE_TOKENS], out: *mut f32) {
+    let mut words = [_mm512_setzero_si512(); PAGE_TOKENS];
+    for (token, words) in words.iter_mut().enumerate() {
+        let at = keys.wrapping_add(token * d);
+        // SAFETY: as above.
+        let (low, high) = unsafe { (widen_16(at, N), widen_16(at.wrapping_add(16), N.saturating_sub(16))) };
+        *words = round(low, high, _mm512_set1_ps(inverses[token]));
+    }
+    transpose(&mut words);
+    for (i, words) in words.iter().take(N / 2).enumerate() {
+        // SAFETY: the caller vouches for `N / 2` words of 16 tokens.
+        unsafe { _mm512_storeu_si512(out.add(i * PAGE_TOKENS).cast(), *words) };
     }
 }
 

@@ -48,9 +48,9 @@ pub fn run(fault: bool) -> Result<Vec<Check>> {
 
 /// What a number of a result may be off by.
 pub fn tolerance(table: &'static Kernels, number: Number) -> f64 {
-    match (number, table.of_f32) {
-        (Number::F32, Some(other)) => other.tolerance,
-        _ => table.tolerance,
+    match number {
+        Number::F16 => table.tolerance,
+        Number::F32 => table.of_f32().tolerance,
     }
 }
 

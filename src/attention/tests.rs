@@ -22,7 +22,7 @@ fn run(s: &Sample, method: Method, rows: &[QueryRow]) -> Vec<f32> {
     let mut planner = Planner::with_parallel(method, parallel(s, 2));
     let work = planner.plan(&s.tree, rows);
     check_work(work, rows, &s.tree, method, s.heads.kv_heads);
-    s.run(&mut Attention::new(s.heads).unwrap(), work, &s.queries(rows), &serial)
+    s.run(&mut Attention::with_kernels(s.heads, kernels::best()).unwrap(), work, &s.queries(rows), &serial)
 }
 
 fn parallel(s: &Sample, threads: usize) -> Parallel {
@@ -235,7 +235,7 @@ proptest! {
         let mut planner = Planner::with_parallel(Method::Auto, Parallel { threads: 64, kv_heads: 1, group: 4 });
         let work = planner.plan(&w.tree, &rows);
         check_work(work, &rows, &w.tree, Method::Auto, 1);
-        let split = w.run(&mut Attention::new(w.heads).unwrap(), work, &w.queries(&rows), &rayon_for);
+        let split = w.run(&mut Attention::with_kernels(w.heads, kernels::best()).unwrap(), work, &w.queries(&rows), &rayon_for);
         assert_eq!(bits(&split), bits(&out), "split by rows, on threads");
         // Alone, in a tree of its own.
         let width = w.heads.heads * w.heads.head_size;

@@ -45,7 +45,7 @@ use crate::base::Result;
 use crate::device::speculation::{Fetch, Watching};
 use crate::kv::Slot;
 use arena::{Arena, KvNumber};
-use attend::{Attention, Heads};
+use attend::{Attention, Heads, kernels};
 use hot::Hot;
 use ops::Rows;
 use pack::Packed;
@@ -58,7 +58,7 @@ use std::sync::Mutex;
 /// Precision of the activations in products with quantised weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Activations {
-    /// Blocks of 32 in int8: fast; log-probabilities move by up to about 0.5.
+    /// Blocks of 32 in int8, and attention's scores by int16 where the processor has VNNI: fast; log-probabilities move by up to about 0.5.
     Int8,
     /// f32 throughout.
     F32,
@@ -174,6 +174,10 @@ impl CpuDevice {
                 down: pack("down weights", layer.down, h, shape.feed_forward)?,
             });
         }
+        // Scores are rounded to integers only where activations are.
+        let rounded = options.activations == Activations::Int8 && packed.iter().any(|layer| !layer.wq.form.is_float());
+        let scores = if rounded { kernels::best() } else { kernels::best().of_f32() };
+        let heads = Heads { heads: shape.heads, kv_heads: shape.kv_heads, head_size: shape.head_size };
         let embed = pack("token embedding", &embed, shape.vocab, h)?;
         let output = output.map(|w| pack("output weights", &w, shape.vocab, h)).transpose()?;
         Ok(Self {
@@ -181,11 +185,7 @@ impl CpuDevice {
             layers: packed,
             norm: check_norm("output norm", norm, h)?,
             output,
-            attention: Attention::new(Heads {
-                heads: shape.heads,
-                kv_heads: shape.kv_heads,
-                head_size: shape.head_size,
-            })?,
+            attention: Attention::with_kernels(heads, scores)?,
             arena,
             hot: None,
             watching: None,

@@ -126,11 +126,6 @@ pub struct Attention {
 }
 
 impl Attention {
-    /// With the fastest kernels of this machine.
-    pub fn new(heads: Heads) -> Result<Self> {
-        Self::with_kernels(heads, kernels::best())
-    }
-
     pub fn with_kernels(heads: Heads, kernels: &'static Kernels) -> Result<Self> {
         let Heads { heads: h, kv_heads, head_size } = heads;
         if head_size == 0 || !head_size.is_multiple_of(8) {

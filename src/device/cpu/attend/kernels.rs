@@ -67,8 +67,8 @@ pub struct Kernels {
     pub name: &'static str,
     /// What a number of a result may be off by, where K/V and queries lie in -1..1 and paths have a few hundred tokens.
     pub tolerance: f64,
-    /// The table for K/V in float32, where it is another one.
-    pub of_f32: Option<&'static Kernels>,
+    /// The table in which all is float32, where it is another one.
+    pub(super) of_f32: Option<&'static Kernels>,
     pub(super) queries: unsafe fn(*mut f32, usize, usize),
     pub(super) keys_f16: unsafe fn(*const f16, usize, *mut f32),
     pub(super) keys_f32: unsafe fn(*const f32, usize, *mut f32),
@@ -130,11 +130,16 @@ pub(super) const FLOAT32: f64 = 5e-6;
 pub(super) unsafe fn as_they_are(_q: *mut f32, _rows: usize, _d: usize) {}
 
 impl Kernels {
+    /// The table in which all is float32.
+    pub fn of_f32(&'static self) -> &'static Self {
+        self.of_f32.unwrap_or(self)
+    }
+
     /// The table for this K/V.
     pub(super) fn of(&'static self, kv: KvLayer<'_>) -> &'static Self {
-        match (kv, self.of_f32) {
-            (KvLayer::F32(_), Some(other)) => other,
-            _ => self,
+        match kv {
+            KvLayer::F16(_) => self,
+            KvLayer::F32(_) => self.of_f32(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Attention over picked tokens against its plain definition. Only tests.
 
-use super::{Attention, Heads, Kv, KvLayer, Wave, serial};
+use super::{Attention, Heads, Kv, KvLayer, Wave, kernels, serial};
 use crate::base::rng::stream;
 use crate::device::attend::{AttendWork, BLOCK, Piece, Unit};
 use crate::device::picks::{Picks, pick};
@@ -76,7 +76,7 @@ fn picked_attention_is_its_plain_definition_and_reads_nothing_else() {
                 }
             }
         }
-        let mut attention = Attention::new(heads).unwrap();
+        let mut attention = Attention::with_kernels(heads, kernels::best()).unwrap();
         let mut out = vec![f32::NAN; rows * width];
         let kv_rows = Kv::Rows { rows: KvLayer::F32(&frames), places: &places, pages: &work.pages, picks: &picks };
         attention.begin(&work);

@@ -105,8 +105,7 @@ fn scores_are_right_to_a_small_share_of_both_norms() {
         let mut draw = |size: f32| -> Vec<f32> { (0..d).map(|_| size * random.random_range(-1f32..1.0)).collect() };
         let sizes = [1.0, 1e-3, 300.0, 0.0, 1.0, 1e-6, 7e3, 0.1, 2.0];
         let q: Vec<f32> = (0..rows).flat_map(|row| draw(sizes[row])).collect();
-        let mut keys: Vec<f16> =
-            (0..WINDOW).flat_map(|token| draw(sizes[token % 9])).map(|x| f16::from_f32(x)).collect();
+        let mut keys: Vec<f16> = (0..WINDOW).flat_map(|token| draw(sizes[token % 9])).map(f16::from_f32).collect();
         // One number alone in its vector, and one among small ones.
         keys[5 * d..6 * d].fill(f16::ZERO);
         keys[5 * d + 3] = f16::from_f32(-2.5);

@@ -34,7 +34,8 @@
 //!
 //! # Invariants
 //!
-//! - On the CPU a row's numbers depend on its own path alone: not on other rows, threads, sharing, eviction or instruction set.
+//! - On the CPU a row's numbers depend on its own path alone: not on other rows, threads, sharing or
+//!   eviction; nor on the instruction set, but for attention's scores with int8 activations, which VNNI takes as integers.
 //! - A plan covers each visible pair of query and key exactly once.
 //! - Free, live and cached pages are all pages; every run ends with a look whether they are.
 //! - The thought tree rebuilt from a run's events is the controller's.

@@ -6,10 +6,11 @@
 
 use crate::attention::contender::Contender;
 use crate::attention::sample::{Arena, Number};
-use crate::attention::{Method, Parallel, selftest};
+use crate::attention::{Method, Parallel};
 use crate::base::size::{self, Human};
 use crate::base::{Error, Result};
-use crate::device::cpu::attend::{Heads, ParallelFor, kernels};
+use crate::device::cpu::attend::kernels::{self, Kernels};
+use crate::device::cpu::attend::{Heads, ParallelFor};
 use crate::device::cpu::pool::Pool;
 use crate::device::cuda::work::{Kernel, Machine};
 use serde::Serialize;
@@ -97,7 +98,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
             "{heads} query / {kv_heads} K/V heads of {head_size}, {}, {} threads, kernels {}; copy {:.1} GB/s, peak {:.1} G multiply-adds/s",
             options.number.name(),
             options.threads,
-            kernels::best().name,
+            table(options).name,
             limits.copy / 1e9,
             limits.adds / 1e9
         )?;
@@ -106,7 +107,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
     for shape in &shapes {
         let rows = measure(options, shape, &limits, &parallel)?;
         write_rows(options, shape, &rows, out)?;
-        let tolerance = selftest::tolerance(kernels::best(), options.number).max(TOLERANCE);
+        let tolerance = table(options).tolerance.max(TOLERANCE);
         if let Some(bad) = rows.iter().find(|r| r.max_error.is_nan() || r.max_error > tolerance) {
             return Err(Error::fault(format!("{} on {} is off by {:e}", bad.method, bad.tree, bad.max_error)));
         }
@@ -151,6 +152,14 @@ struct Entry {
     arenas: usize,
     times: Vec<f64>,
     max_error: f64,
+}
+
+/// The kernels that serve K/V of this storage.
+fn table(options: &Options) -> &'static Kernels {
+    match options.number {
+        Number::F16 => kernels::best(),
+        Number::F32 => kernels::best().of_f32(),
+    }
 }
 
 fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: ParallelFor<'_>) -> Result<Vec<Row>> {
@@ -226,7 +235,7 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
             planning,
             card_planning,
             max_error: e.max_error,
-            kernels: kernels::best().name,
+            kernels: table(options).name,
             runs: round,
         });
     }

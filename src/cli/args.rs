@@ -99,7 +99,7 @@ pub struct Common {
     pub ram_budget: Option<Size>,
     #[command(flatten)]
     pub offload: OffloadArgs,
-    /// Number type of activations in products
+    /// Number type of activations in products; with f32 attention's scores are float32 too
     #[arg(long, global = true, value_enum, default_value_t = Activations::Int8)]
     pub activations: Activations,
     /// Draft tokens from the text so far and verify several in one step; texts stay the same

@@ -276,7 +276,7 @@ fn offload_options(args: &OffloadArgs) -> Result<offload::Options> {
 }
 
 /// Refuses a setting of offload where nothing names a method: it would change nothing.
-fn check_settings(args: &OffloadArgs) -> Result<()> {
+pub fn check_settings(args: &OffloadArgs) -> Result<()> {
     let settings = [
         ("alpha", args.offload_alpha.is_some()),
         ("ratio", args.offload_ratio.is_some()),

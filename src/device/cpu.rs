@@ -11,8 +11,8 @@
 //! | `step` | the operations of a step, in order |
 //! | `pool`, `shared` | threads |
 //!
-//! A row's result is a function of its own path: no number depends on the other rows of a step, on threads, or on the
-//! instruction set. Nothing is allocated in a step once the largest one has been seen, except the logits handed out.
+//! A row's result is a function of its own path: no number depends on the other rows of a step or on threads. Products do
+//! not depend on the instruction set; attention's scores do where they are products of integers (`attend/vnni.rs`). Nothing is allocated in a step once the largest one has been seen, except the logits handed out.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;

@@ -70,10 +70,11 @@ fn uncounted(strategy: &Strategy) -> Vec<Fault> {
             continue;
         }
         texts.push(text);
-        let wrong = match prompt::count(count, &inputs) {
-            Ok(0) => format!("`{text}`: gives 0; it must be at least 1"),
+        let (severity, wrong) = match prompt::count(count, &inputs) {
+            // Another puzzle may be large enough.
+            Ok(0) => (Severity::Warning, format!("`{text}`: gives 0; it must be at least 1")),
             Ok(_) => continue,
-            Err(error) => error.message().to_string(),
+            Err(error) => (Severity::Error, error.message().to_string()),
         };
         let found = strategy.text.lines().zip(1..).find_map(|(whole, line)| Some((line, whole, whole.find(text)?)));
         let span = found.map_or(Span { line: 1, column: 1, len: 1, file: 0 }, |(line, whole, at)| Span {
@@ -83,7 +84,7 @@ fn uncounted(strategy: &Strategy) -> Vec<Fault> {
             file: 0,
         });
         let message = format!("{wrong} (on the task's example)");
-        faults.push(Fault::new(Severity::Error, &strategy.origin, &strategy.text, span, message));
+        faults.push(Fault::new(severity, &strategy.origin, &strategy.text, span, message));
     }
     faults
 }

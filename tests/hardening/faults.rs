@@ -24,12 +24,12 @@ const EVAL: &[&str] = &[
     "3",
 ];
 
-/// Arguments of a search that no machine ends in a minute: some hundred thousand thoughts by chance.
+/// Arguments of a search that no machine ends in some minutes: more than a million thoughts by chance.
 fn endless(place: &Place) -> [&'static str; 7] {
     place.write(
         "endless.yaml",
         "version: 1\nname: endless\nabout: wide and deep\ntask: sorting\nsearch: {policy: bfs, depth: \"{{ puzzle.len }}\", keep: \
-         50}\ngenerate: {kind: random, n: 3, constrain: puzzle, prompt: \"{{ puzzle.input }}\"}\nevaluate: []\nbudget: \
+         500}\ngenerate: {kind: random, n: 3, constrain: puzzle, prompt: \"{{ puzzle.input }}\"}\nevaluate: []\nbudget: \
          {thoughts: 100000000}\n",
     );
     ["solve", "--model", "random-proposer", "--strategy", "endless.yaml", "--size", "1000"]

@@ -6,7 +6,7 @@ use super::grow::Proposal;
 use crate::lm::Finish;
 use crate::search::event::{Author, Command, Event, Reason};
 use crate::search::tree::{NodeId, Status};
-use crate::strategy::Evaluator;
+use crate::strategy::{Evaluator, MOST_AT_ONCE};
 
 /// What is done as soon as nothing else runs.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -103,7 +103,7 @@ impl Controller {
             Command::Rescore { node } if node == NodeId::ROOT => return Err("the puzzle itself has no score".into()),
             Command::Rescore { node } => self.orders.push_back(Order::Rescore(node)),
             Command::SetBreadth { n } => {
-                self.breadth = Some(n.max(1));
+                self.breadth = Some(n.clamp(1, MOST_AT_ONCE));
                 self.tell_settings();
             }
             Command::SetTemperature { temperature } => {

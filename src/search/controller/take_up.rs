@@ -8,6 +8,7 @@ use crate::base::{Error, Result};
 use crate::search::event::{Command, Event, Limits};
 use crate::search::run::Before;
 use crate::search::tree::{NodeId, Status, ThoughtTree};
+use crate::strategy::MOST_AT_ONCE;
 
 /// Refuses events that do not make a tree, or that no run begins with.
 pub fn check(before: &Before) -> Result<()> {
@@ -74,7 +75,7 @@ impl Controller {
                 Event::Replied { usage, .. } => self.ledger.usage += *usage,
                 Event::Asked { request, .. } => self.requests = self.requests.max(request + 1),
                 Event::Settings { breadth, temperature, limits } => {
-                    self.breadth = *breadth;
+                    self.breadth = breadth.map(|n| n.clamp(1, MOST_AT_ONCE));
                     self.temperature = *temperature;
                     self.ledger.limits = *limits;
                     if !acted {

@@ -229,7 +229,11 @@ impl Run<'_> {
             let at = self.page(window * (WINDOW / PAGE_TOKENS) + page, kv_head);
             let tile = &mut scratch.tile[page * PAGE_TOKENS * d..][..PAGE_TOKENS * d];
             match self.flat.kv {
-                KvLayer::F16(numbers) => kernels.keys_f16(&numbers[at..at + PAGE_TOKENS * d], d, tile),
+                KvLayer::F16(numbers) => {
+                    let keys = &numbers[at..at + PAGE_TOKENS * d];
+                    kernels.look_at_keys(keys, d, tile);
+                    kernels.keys_f16(keys, d, tile);
+                }
                 KvLayer::F32(numbers) => kernels.keys_f32(&numbers[at..at + PAGE_TOKENS * d], d, tile),
             }
         }

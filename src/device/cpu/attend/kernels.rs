@@ -4,6 +4,7 @@
 //! | entry | does |
 //! |---|---|
 //! | `queries` | scaled queries `[rows][d]` to the form in which `scores` takes them, in place |
+//! | `look_at_keys` | what `keys_f16` must know of a page before it turns it, to the same place |
 //! | `keys` | K of one page and head `[16][d]` to the form in which `scores` takes it: float32 `[d][16]`, but in `vnni` |
 //! | `widen` | float16 to float32 |
 //! | `scores` | `q [rows][d]` times K `[pages][d][16]`, chosen lanes into `scores [rows][64]`; one chain over `d` each |
@@ -70,6 +71,7 @@ pub struct Kernels {
     /// The table in which all is float32, where it is another one.
     pub(super) of_f32: Option<&'static Kernels>,
     pub(super) queries: unsafe fn(*mut f32, usize, usize),
+    pub(super) look_at_keys: unsafe fn(*const f16, usize, *mut f32),
     pub(super) keys_f16: unsafe fn(*const f16, usize, *mut f32),
     pub(super) keys_f32: unsafe fn(*const f32, usize, *mut f32),
     pub(super) widen: unsafe fn(*const f16, usize, *mut f32),
@@ -126,6 +128,9 @@ pub fn best() -> &'static Kernels {
 /// What float32 sums of a few hundred terms may be off by.
 pub(super) const FLOAT32: f64 = 5e-6;
 
+/// Float32 needs to know nothing.
+pub(super) unsafe fn nothing(_keys: *const f16, _d: usize, _out: *mut f32) {}
+
 /// Leaves float32 queries as they are.
 pub(super) unsafe fn as_they_are(_q: *mut f32, _rows: usize, _d: usize) {}
 
@@ -147,6 +152,13 @@ impl Kernels {
         assert!(d.is_multiple_of(8) && q.len().is_multiple_of(d));
         // SAFETY: the lengths are those the loop reads and writes; the table was made for this machine's features.
         unsafe { (self.queries)(q.as_mut_ptr(), q.len() / d, d) }
+    }
+
+    /// Before [`Self::keys_f16`], with the same numbers and place.
+    pub(super) fn look_at_keys(&self, keys: &[f16], d: usize, out: &mut [f32]) {
+        assert!(d.is_multiple_of(8) && keys.len() == PAGE_TOKENS * d && out.len() == PAGE_TOKENS * d);
+        // SAFETY: as above.
+        unsafe { (self.look_at_keys)(keys.as_ptr(), d, out.as_mut_ptr()) }
     }
 
     pub(super) fn keys_f16(&self, keys: &[f16], d: usize, out: &mut [f32]) {

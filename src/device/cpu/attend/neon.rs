@@ -12,6 +12,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     tolerance: super::kernels::FLOAT32,
     of_f32: None,
     queries: super::kernels::as_they_are,
+    look_at_keys: super::kernels::nothing,
     keys_f16: portable::keys_f16,
     keys_f32: portable::keys_f32,
     widen: portable::widen,

@@ -90,6 +90,7 @@ fn forms(table: &kernels::Kernels, q: &[f32], keys: &[f16], d: usize) -> (Vec<f3
     let (mut q, mut out) = (q.to_vec(), vec![0.0; keys.len()]);
     table.queries(&mut q, d);
     for (out, page) in out.chunks_mut(PAGE_TOKENS * d).zip(keys.chunks(PAGE_TOKENS * d)) {
+        table.look_at_keys(page, d, out);
         table.keys_f16(page, d, out);
     }
     (q, out)

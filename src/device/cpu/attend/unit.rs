@@ -115,6 +115,7 @@ impl Job<'_> {
             reached = true;
             let lanes = part.start % PAGE..part.start % PAGE + (part.end - part.start);
             let pages = lanes.end.div_ceil(PAGE) as usize;
+            self.look_at_keys(part.first_page..part.first_page + pages, kv_head, &mut scratch.tile);
             for page in 0..pages {
                 let tile = &mut scratch.tile[page * PAGE_TOKENS * d..][..PAGE_TOKENS * d];
                 scratch.ahead.ask();
@@ -142,6 +143,16 @@ impl Job<'_> {
         reached
     }
 
+    /// Before [`Self::keys`], where pages lie whole; what is gathered is looked at there.
+    fn look_at_keys(&self, pages: Range<usize>, kv_head: usize, tile: &mut [f32]) {
+        let Kv::Pages { kv: KvLayer::F16(numbers), pages: owned } = self.wave.kv else { return };
+        let n = PAGE_TOKENS * self.heads.head_size;
+        for (page, tile) in owned[pages].iter().zip(tile.chunks_exact_mut(n)) {
+            let at = (*page as usize * self.heads.kv_heads + kv_head) * 2 * n;
+            self.kernels.look_at_keys(&numbers[at..at + n], self.heads.head_size, tile);
+        }
+    }
+
     /// K of one page and head (as the pieces number pages), turned to `[d][16]`. Tokens that are not there are zeros.
     fn keys(&self, index: usize, kv_head: usize, tile: &mut [f32], gathered: &mut (Lazy<f16>, Lazy<f32>)) {
         let d = self.heads.head_size;
@@ -161,6 +172,7 @@ impl Job<'_> {
                     KvLayer::F16(numbers) => {
                         gathered.0.grow(n);
                         gather(numbers, places, d, &mut gathered.0[..n]);
+                        self.kernels.look_at_keys(&gathered.0[..n], d, tile);
                         self.kernels.keys_f16(&gathered.0[..n], d, tile);
                     }
                     KvLayer::F32(numbers) => {

@@ -7,7 +7,8 @@
 //! vector's norm, and through it in each of its scores.
 //!
 //! In the places of the float32 numbers lie: of a query `d / 2` words of two numbers and its scale; of a page of K
-//! `[d / 2][16]` words and 16 scales.
+//! `[d / 2][16]` words, 16 scales and their inverses. Those are found for all pages of a window before any page is turned: a page alone
+//! would wait for its roots and quotients.
 
 use super::avx512;
 use super::kernels::{Kernels, ScoreTile};
@@ -20,6 +21,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     name: "avx512-vnni",
     tolerance: 2e-4,
     queries,
+    look_at_keys,
     keys_f16,
     scores,
     of_f32: Some(&avx512::KERNELS),
@@ -97,12 +99,11 @@ unsafe fn queries(q: *mut f32, rows: usize, d: usize) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
+unsafe fn look_at_keys(keys: *const f16, d: usize, out: *mut f32) {
     let keys: *const u16 = keys.cast();
     let whole = d - d % 32;
     let mut squares = [_mm512_setzero_ps(); PAGE_TOKENS];
-    let mut inverses = [0f32; PAGE_TOKENS];
-    // SAFETY: numbers 0..d of 16 tokens. `[d / 2][16]` words and 16 scales are at most `[d][16]` numbers.
+    // SAFETY: numbers 0..d of 16 tokens; 16 scales and 16 inverses behind `[d / 2][16]` words are at most `[d][16]` numbers.
     unsafe {
         for k in (0..whole).step_by(32) {
             add_squares::<32>(keys.add(k), d, &mut squares);
@@ -115,17 +116,28 @@ unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
             _ => add_squares::<24>(rest, d, &mut squares),
         }
         let (inverse, scale) = scales(_mm512_sqrt_ps(across_add(squares)));
-        _mm512_storeu_ps(inverses.as_mut_ptr(), inverse);
-        _mm512_storeu_ps(out.add(d / 2 * PAGE_TOKENS), scale);
+        let out = out.add(d / 2 * PAGE_TOKENS);
+        _mm512_storeu_ps(out, scale);
+        _mm512_storeu_ps(out.add(PAGE_TOKENS), inverse);
+    }
+}
+
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
+    let keys: *const u16 = keys.cast();
+    let whole = d - d % 32;
+    // SAFETY: as above; `look_at_keys` left the inverses there, behind all words.
+    unsafe {
+        let inverses = out.add((d / 2 + 1) * PAGE_TOKENS).cast_const();
         for k in (0..whole).step_by(32) {
-            words::<32>(keys.add(k), d, &inverses, out.add(k / 2 * PAGE_TOKENS));
+            words::<32>(keys.add(k), d, inverses, out.add(k / 2 * PAGE_TOKENS));
         }
-        let out = out.wrapping_add(whole / 2 * PAGE_TOKENS);
+        let (rest, out) = (keys.wrapping_add(whole), out.add(whole / 2 * PAGE_TOKENS));
         match d - whole {
             0 => {}
-            8 => words::<8>(rest, d, &inverses, out),
-            16 => words::<16>(rest, d, &inverses, out),
-            _ => words::<24>(rest, d, &inverses, out),
+            8 => words::<8>(rest, d, inverses, out),
+            16 => words::<16>(rest, d, inverses, out),
+            _ => words::<24>(rest, d, inverses, out),
         }
     }
 }
@@ -145,13 +157,14 @@ unsafe fn add_squares<const N: usize>(keys: *const u16, d: usize, squares: &mut 
 /// `N` numbers, at most 32, of each of 16 tokens at stride `d`, times the tokens' inverses, as words `[N / 2][16]`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn words<const N: usize>(keys: *const u16, d: usize, inverses: &[f32; PAGE_TOKENS], out: *mut f32) {
+unsafe fn words<const N: usize>(keys: *const u16, d: usize, inverses: *const f32, out: *mut f32) {
     let mut words = [_mm512_setzero_si512(); PAGE_TOKENS];
     for (token, words) in words.iter_mut().enumerate() {
         let at = keys.wrapping_add(token * d);
-        // SAFETY: as above.
-        let (low, high) = unsafe { (widen_16(at, N), widen_16(at.wrapping_add(16), N.saturating_sub(16))) };
-        *words = round(low, high, _mm512_set1_ps(inverses[token]));
+        // SAFETY: as above, and 16 inverses.
+        let (low, high, inverse) =
+            unsafe { (widen_16(at, N), widen_16(at.wrapping_add(16), N.saturating_sub(16)), *inverses.add(token)) };
+        *words = round(low, high, _mm512_set1_ps(inverse));
     }
     transpose(&mut words);
     for (i, words) in words.iter().take(N / 2).enumerate() {

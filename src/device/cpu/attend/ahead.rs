@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 const LINE: usize = 64;
 
 /// Packed rows from which on there is time to fetch.
-const ROWS: usize = 16;
+pub(super) const ROWS: usize = 16;
 
 /// Packed rows that work between two requests: whole register tiles of every table of kernels.
 pub(super) const STEP: usize = 12;

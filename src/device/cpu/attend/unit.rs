@@ -2,7 +2,7 @@
 //! window: scores (one chain of multiply-adds over `d` each), one online-softmax step a row, values added in position
 //! order.
 
-use super::ahead::STEP;
+use super::ahead::{ROWS, STEP};
 use super::{BLOCK, Heads, Kernels, Kv, KvLayer, Lazy, PAGE_TOKENS, Scratch, Sink, TILE_ROWS, WINDOW, Wave};
 use crate::device::attend::{AttendWork, Unit};
 use crate::device::picks::Picks;
@@ -115,10 +115,16 @@ impl Job<'_> {
             reached = true;
             let lanes = part.start % PAGE..part.start % PAGE + (part.end - part.start);
             let pages = lanes.end.div_ceil(PAGE) as usize;
-            self.look_at_keys(part.first_page..part.first_page + pages, kv_head, &mut scratch.tile);
+            // Few rows would wait for each page by itself; with many, requests go between the pages.
+            let together = if part.rows.len() * g < ROWS { pages } else { 1 };
             for page in 0..pages {
-                let tile = &mut scratch.tile[page * PAGE_TOKENS * d..][..PAGE_TOKENS * d];
                 scratch.ahead.ask();
+                if page % together == 0 {
+                    let first = part.first_page + page;
+                    let tile = &mut scratch.tile[page * PAGE_TOKENS * d..];
+                    self.look_at_keys(first..first + together, kv_head, tile);
+                }
+                let tile = &mut scratch.tile[page * PAGE_TOKENS * d..][..PAGE_TOKENS * d];
                 self.keys(part.first_page + page, kv_head, tile, &mut scratch.gathered);
             }
             let column = (part.start / PAGE * PAGE - first) as usize;

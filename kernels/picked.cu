@@ -31,7 +31,8 @@ __device__ __forceinline__ u32 free_of(const Gather& a) { return a.capacity - (a
 #define MOST_CHUNKS GATHERERS
 
 // Grid-stride over pieces of 16 bytes, many on their way at once: a piece comes from far, the farther the more
-// the step itself reads, and few blocks are to be busy.
+// the step itself reads, and few blocks are to be busy. So where the next ones lie is asked for while the last are on their way,
+// and no place among them is left to a chunk that has ended.
 extern "C" __global__ void __launch_bounds__(GATHERERS) gather_rows(const __grid_constant__ Gather a) {
     __shared__ uint2 chunks[MOST_CHUNKS];
     __shared__ u32 before[GATHERERS / 32], longest;
@@ -55,37 +56,46 @@ extern "C" __global__ void __launch_bounds__(GATHERERS) gather_rows(const __grid
     for (u32 w = 0; w < GATHERERS / 32; w++) at += w < warp ? before[w] : 0, active += before[w];
     if (any) chunks[at] = make_uint2(own.x, own.y - own.x), atomicMax(&longest, own.y - own.x);
     __syncthreads();
-    const uint2* of_stage = a.brought + a.own;
-    const u32 all = (stays + active * longest) * 2 * a.pieces, step = gridDim.x * blockDim.x;
-    for (u32 first = blockIdx.x * blockDim.x + threadIdx.x; first < all; first += DEPTH * step) {
-        uint2 items[DEPTH];
+    const u32 row_pieces = 2 * a.pieces, all = (stays + active * longest) * row_pieces, step = gridDim.x * blockDim.x;
+    u32 next = blockIdx.x * blockDim.x + threadIdx.x;
+    // The next pieces of this thread: which row each belongs to, and which of its pieces it is. Every round of the chunks begins
+    // with another one, so that long ones are not left to the same threads.
+    auto find = [&](uint2 (&items)[DEPTH], u32 (&piece)[DEPTH]) {
+#pragma unroll
+        for (int k = 0; k < DEPTH; k++) {
+            u32 place = NO_FRAME;
+            for (; next < all && place == NO_FRAME; next += step) {
+                const u32 item = next / row_pieces, of_chunk = item < stays ? 0 : (item - stays) / active;
+                piece[k] = next % row_pieces;
+                if (item < stays) {
+                    place = item;
+                } else {
+                    const uint2 chunk = chunks[(item - stays + of_chunk) % active];
+                    if (of_chunk < chunk.y) place = a.own + chunk.x + of_chunk;
+                }
+            }
+            items[k] = place == NO_FRAME ? make_uint2(0, NO_FRAME) : a.brought[place];
+        }
+    };
+    uint2 items[DEPTH], coming[DEPTH];
+    u32 piece[DEPTH], coming_piece[DEPTH];
+    find(coming, coming_piece);
+    while (coming[0].y != NO_FRAME) {
         uint4 v[DEPTH];
 #pragma unroll
-        for (int k = 0; k < DEPTH; k++) {
-            const u32 i = first + k * step, item = i / a.pieces / 2;
-            items[k] = make_uint2(0, NO_FRAME);
-            if (i >= all) continue;
-            if (item < stays) {
-                items[k] = a.brought[item];
-            } else {
-                const uint2 chunk = chunks[(item - stays) % active];
-                const u32 of_chunk = (item - stays) / active;
-                if (of_chunk < chunk.y) items[k] = of_stage[chunk.x + of_chunk];
-            }
-        }
+        for (int k = 0; k < DEPTH; k++) items[k] = coming[k], piece[k] = coming_piece[k];
 #pragma unroll
         for (int k = 0; k < DEPTH; k++) {
-            const u32 i = first + k * step;
             if (items[k].y == NO_FRAME) continue;
-            const u32 run = i / a.pieces, head = items[k].x % a.kv_heads, slot = items[k].x / a.kv_heads;
-            const u64 from = (((u64)(slot / 16) * a.kv_heads + head) * 2 + run % 2) * 16 + slot % 16;
-            v[k] = a.host[from * a.pieces + i % a.pieces];
+            const u32 head = items[k].x % a.kv_heads, slot = items[k].x / a.kv_heads;
+            const u64 from = (((u64)(slot / 16) * a.kv_heads + head) * 2 + piece[k] / a.pieces) * 16 + slot % 16;
+            v[k] = a.host[from * a.pieces + piece[k] % a.pieces];
         }
+        find(coming, coming_piece);
 #pragma unroll
         for (int k = 0; k < DEPTH; k++) {
-            const u32 i = first + k * step;
             if (items[k].y == NO_FRAME) continue;
-            a.pool[(u64)items[k].y * 2 * a.pieces + i % (2 * a.pieces)] = v[k];
+            a.pool[(u64)items[k].y * row_pieces + piece[k]] = v[k];
         }
     }
     if (blockIdx.x == 0 && threadIdx.x == 0) {

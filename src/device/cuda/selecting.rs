@@ -30,7 +30,7 @@ mod rows;
 
 use args::PutArgs;
 use keep::Keeping;
-use plan::{LINK_BLOCKS, guesses, most_chunks};
+use plan::{Gatherers, guesses, most_chunks};
 pub use plan::{Plan, Split, plan};
 use rows::Rows;
 
@@ -154,8 +154,7 @@ pub struct Selecting {
     sampled_bytes: u64,
     /// What went wrong between steps, for the next one to tell.
     late: Option<Error>,
-    /// Blocks that gather.
-    link_blocks: u32,
+    gatherers: Gatherers,
     multiprocessors: usize,
 }
 
@@ -233,7 +232,7 @@ impl Selecting {
             steps: 0,
             sampled_bytes: 0,
             late: None,
-            link_blocks: LINK_BLOCKS[0],
+            gatherers: Gatherers::default(),
             multiprocessors: gpu.multiprocessors as usize,
             kernels: Kernels {
                 put_partial: f("put_partial")?,

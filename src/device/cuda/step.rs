@@ -184,9 +184,8 @@ impl CudaDevice {
         Some(layers)
     }
 
-    /// Reads what is known of the link, once the step is done.
-    fn collect_link(&mut self) -> Result<()> {
-        self.store.collect()?;
+    /// Reads what kernels counted of rows, once the step is done.
+    fn collect_rows(&mut self) -> Result<()> {
         self.heavy.as_mut().map_or(Ok(()), |heavy| heavy.collect(&self.gpu))?;
         self.selecting.as_mut().map_or(Ok(()), |selecting| selecting.collect(&self.gpu))
     }
@@ -338,7 +337,7 @@ impl Device for CudaDevice {
     fn head(&mut self, wanted: &[HeadRow<'_>], out: &mut Vec<Said>) -> Result<()> {
         check_head(wanted, running(&mut self.running)?.n as usize, self.shape.vocab)?;
         let norm = self.norm_args(self.norm.pointer())?;
-        let Self { gpu, kernels, products, room, marks, turn, begin, .. } = self;
+        let Self { gpu, kernels, products, room, marks, turn, begin, store, .. } = self;
         let (weight, count) = (self.output.as_ref().unwrap_or(&self.embed), wanted.len() as u32);
         let marks = &mut marks[*turn];
         self.head.answer(
@@ -348,11 +347,15 @@ impl Device for CudaDevice {
                 kernels.norm(gpu, NormArgs { rows, ..norm }, count, *begin)?;
                 products.partial(gpu, weight, there(&room.normed)?, count, true, logits).map(drop)
             },
-            || marks.end(gpu),
+            || {
+                marks.end(gpu)?;
+                // What the host can do while the card goes on.
+                store.collect_before()
+            },
             out,
         )?;
         (0..2).try_for_each(|turn| self.collect(turn))?;
-        self.collect_link()
+        self.collect_rows()
     }
 
     fn fetch(&mut self, wanted: usize, out: &mut Vec<f32>) -> Result<()> {
@@ -363,7 +366,8 @@ impl Device for CudaDevice {
         self.gpu.wait()?;
         self.store.wait()?;
         (0..2).try_for_each(|turn| self.collect(turn))?;
-        self.collect_link()
+        self.store.collect()?;
+        self.collect_rows()
     }
 
     fn times(&self) -> Times {
@@ -393,8 +397,7 @@ impl Device for CudaDevice {
         }
         let plan = selecting::plan(bytes, &selection, pages, shape)?;
         store.retier(gpu, attention, (Some(bytes), Some(plan.layout)), keep_kv)?;
-        let mut selecting = Selecting::new(gpu, self.number, shape, pages, (&plan, &selection))?;
-        selecting.measure(gpu, store)?;
+        let selecting = Selecting::new(gpu, self.number, shape, pages, (&plan, &selection))?;
         store.add_peak(selecting.bytes(&plan));
         selecting.adopt(gpu, store, slots)?;
         self.selecting = Some(selecting);

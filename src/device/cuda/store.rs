@@ -143,6 +143,16 @@ impl Store {
         if self.tier.is_some() { Begin::After } else { early }
     }
 
+    /// Adds the times of the step before this one, which is done.
+    pub fn collect_before(&mut self) -> Result<()> {
+        self.tier.as_mut().map_or(Ok(()), |tier| tier.collect(tier.turn ^ 1))
+    }
+
+    /// Seconds that the transfers of the step that was collected last took, and that it waited for them; told once.
+    pub fn take_waited(&mut self) -> Option<(f64, f64)> {
+        self.tier.as_mut().and_then(|tier| tier.waited.take())
+    }
+
     /// Adds the times of steps that are done; waits for what is not.
     pub fn collect(&mut self) -> Result<()> {
         let Some(tier) = &mut self.tier else { return Ok(()) };

@@ -1,8 +1,7 @@
 //! A layer's choice, and what is brought for it.
 
 use super::args::{GatherArgs, SelectArgs};
-use super::plan::{LINK_BLOCKS, fewest};
-use super::{Selecting, TOLD};
+use super::Selecting;
 use crate::base::Result;
 use crate::device::cuda::driver::{Buffer, Function, Gpu, Launch, grid};
 use crate::device::cuda::store::Store;
@@ -11,60 +10,13 @@ use crate::kv::PAGE_TOKENS;
 /// Threads of a block that reads the host tier.
 const LINK_THREADS: u32 = 512;
 
-/// Bytes that they are tried with.
-const MEASURED_BYTES: usize = 16 << 20;
-
 impl Selecting {
-    /// Finds out how many blocks gather best, from rows all over the first selecting layer.
-    pub fn measure(&mut self, gpu: &Gpu, store: &Store) -> Result<()> {
-        let slots = self.pages * PAGE_TOKENS;
-        let count = self.keeping.frames().min(MEASURED_BYTES / (4 * self.head_size));
-        // Every fifth token of a head after another, as choices lie.
-        let items: Vec<[u32; 2]> = (0..count)
-            .map(|i| {
-                let (at, head) = (i * 5 % slots, i * 5 / slots % self.kv_heads);
-                [(at * self.kv_heads + head) as u32, i as u32]
-            })
-            .collect();
-        let (items, total, told) = (gpu.upload(&items)?, gpu.upload(&[count as u32, 0, 0])?, gpu.zeros(TOLD * 8)?);
-        let [begun, done] = [gpu.new_mark()?, gpu.new_mark()?];
-        let mut times = Vec::new();
-        for blocks in LINK_BLOCKS {
-            let mut best = f64::INFINITY;
-            for _ in 0..3 {
-                let mut args = GatherArgs {
-                    host: store.host(self.whole_layers),
-                    pool: self.keeping.places(self.whole_layers).0,
-                    total: total.pointer(),
-                    brought: items.pointer(),
-                    told: told.pointer(),
-                    capacity: 0,
-                    kv_heads: self.kv_heads as u32,
-                    pieces: (self.head_size / 8) as u32,
-                    chunks: 0,
-                    own: 0,
-                    stage: 0,
-                    turned: 0,
-                    chunk_count: 0,
-                    late: 0,
-                };
-                gpu.set_mark(&begun)?;
-                let launch = grid(blocks as usize, 1, 1, LINK_THREADS);
-                // SAFETY: the kernel takes one `Gather`; the pool has a frame for each.
-                unsafe { gpu.launch(self.kernels.gather_rows, launch, &mut [(&raw mut args).cast()])? };
-                gpu.set_mark(&done)?;
-                gpu.wait()?;
-                best = best.min(gpu.microseconds(&begun, &done)?);
-            }
-            times.push((blocks, best));
-        }
-        self.link_blocks = fewest(&times);
-        Ok(())
-    }
-
     /// Chooses what the rows attend to in a layer by queries `q [batch rows][heads][d]`, and has it brought where the layer's
     /// pages are not.
     pub fn choose(&mut self, gpu: &Gpu, store: &mut Store, layer: usize, q: u64) -> Result<()> {
+        if let Some((took, waited)) = store.take_waited() {
+            self.gatherers.adapt(took, waited);
+        }
         let k = &self.kernels;
         let chosen = &self.chosen[layer % 2];
         let run = |f: Function, launch: Launch, mut args: SelectArgs| {
@@ -137,7 +89,7 @@ impl Selecting {
         };
         let gather = (&raw mut gather).cast();
         if self.share {
-            let launch = grid(self.link_blocks as usize, 1, 1, LINK_THREADS);
+            let launch = grid(self.gatherers.blocks() as usize, 1, 1, LINK_THREADS);
             // SAFETY: the kernel takes one `Gather`.
             return unsafe { down.launch(self.kernels.gather_rows, launch, &mut [gather]) };
         }

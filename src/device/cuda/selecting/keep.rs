@@ -135,11 +135,6 @@ impl Keeping {
         self.split.layer_frames(self.kv_heads) as u32
     }
 
-    /// Frames of the pool.
-    pub fn frames(&self) -> usize {
-        self.frames
-    }
-
     pub fn split(&self) -> Split {
         self.split
     }

@@ -9,9 +9,40 @@ use crate::device::speculation::{Look, Selection, Source, Speculation, partial_t
 use crate::kv::PAGE_TOKENS;
 use crate::kv::residency::Eviction;
 
-/// Blocks that the kernel which reads the host tier is tried with. As few as reach the link's speed within
-/// a twentieth are best, since the step has the others.
-pub const LINK_BLOCKS: [u32; 4] = [4, 8, 16, 32];
+/// Blocks of the kernel that reads the host tier. Many bring rows sooner, but what they have on its way holds up what the step itself
+/// reads, so that beside a step no fixed number is best.
+const LINK_BLOCKS: [u32; 6] = [4, 6, 8, 10, 12, 16];
+
+/// Shares of the transfers' time that steps waited: beyond the first more blocks gather, below the second fewer.
+const MORE_WAITED: f64 = 0.08;
+const LESS_WAITED: f64 = 0.02;
+
+/// How many blocks gather, by how long the last steps waited for rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gatherers {
+    at: usize,
+}
+
+impl Default for Gatherers {
+    fn default() -> Self {
+        Self { at: 2 }
+    }
+}
+
+impl Gatherers {
+    pub fn blocks(self) -> u32 {
+        LINK_BLOCKS[self.at]
+    }
+
+    /// A step's transfers took so many seconds, and it waited so many for them.
+    pub fn adapt(&mut self, took: f64, waited: f64) {
+        if waited > MORE_WAITED * took {
+            self.at = (self.at + 1).min(LINK_BLOCKS.len() - 1);
+        } else if waited < LESS_WAITED * took {
+            self.at = self.at.saturating_sub(1);
+        }
+    }
+}
 
 /// The card's tier of a method that selects.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -162,21 +193,25 @@ pub fn plan(bytes: u64, selection: &Selection, pages: usize, shape: &Shape) -> R
     Ok(Plan { layout: Layout::turns(shape.layers, resident, ring), whole_layers, frames, keeps, stamps, partial })
 }
 
-/// The fewest blocks that are within a twentieth of the quickest.
-pub fn fewest(times: &[(u32, f64)]) -> u32 {
-    let best = times.iter().map(|t| t.1).fold(f64::INFINITY, f64::min);
-    times.iter().find(|t| t.1 <= 1.05 * best).map_or(LINK_BLOCKS[0], |t| t.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::device::cuda::testing::{Never, shape};
 
     #[test]
-    fn as_few_blocks_gather_as_are_quick_enough() {
-        assert_eq!(fewest(&[(4, 9.0), (8, 5.2), (16, 5.0), (32, 5.1)]), 8);
-        assert_eq!(fewest(&[(4, 5.0), (8, 5.0)]), 4);
+    fn more_blocks_gather_while_steps_wait_and_fewer_where_they_do_not() {
+        let mut gatherers = Gatherers::default();
+        let first = gatherers.blocks();
+        gatherers.adapt(1.0, 0.05);
+        assert_eq!(gatherers.blocks(), first, "nearly all is hidden");
+        gatherers.adapt(1.0, 0.2);
+        assert!(gatherers.blocks() > first);
+        (0..20).for_each(|_| gatherers.adapt(1.0, 1.0));
+        assert_eq!(Some(&gatherers.blocks()), LINK_BLOCKS.last());
+        (0..20).for_each(|_| gatherers.adapt(1.0, 0.0));
+        assert_eq!(Some(&gatherers.blocks()), LINK_BLOCKS.first());
+        gatherers.adapt(0.0, 0.0);
+        assert_eq!(Some(&gatherers.blocks()), LINK_BLOCKS.first(), "nothing was brought");
     }
 
     #[test]

@@ -103,6 +103,8 @@ pub(super) struct Tier {
     pub(super) fresh: [Option<Buffer>; 2],
     pub(super) fresh_order: [Order; 2],
     pub(super) link: Link,
+    /// Seconds that the last step's transfers took, and that it waited for them.
+    pub(super) waited: Option<(f64, f64)>,
 }
 
 impl Store {
@@ -140,6 +142,7 @@ impl Store {
             fresh: [None, None],
             fresh_order: [order(0)?, order(1)?],
             link,
+            waited: None,
         };
         if self.layout.resident < self.layout.layers {
             tier.speeds = self.measure(&tier)?;
@@ -198,16 +201,22 @@ impl Tier {
 
     pub(super) fn collect(&mut self, turn: usize) -> Result<()> {
         let turn = &mut self.turns[turn];
+        let (mut all, mut all_waited) = (0.0, 0.0);
         for ((marks, set), waited) in turn.marks.iter().zip(&mut turn.set).zip(&mut turn.waited) {
             let waited = std::mem::take(waited);
             if !std::mem::take(set) {
                 continue;
             }
             let took = self.down.microseconds(&marks.begun, &marks.done)?;
-            self.link.fetch_seconds += took * 1e-6;
+            all += took * 1e-6;
             if waited {
-                self.link.waited_seconds += self.down.microseconds(&marks.wait, &marks.done)?.clamp(0.0, took) * 1e-6;
+                all_waited += self.down.microseconds(&marks.wait, &marks.done)?.clamp(0.0, took) * 1e-6;
             }
+        }
+        if all > 0.0 {
+            self.waited = Some((all, all_waited));
+            self.link.fetch_seconds += all;
+            self.link.waited_seconds += all_waited;
         }
         Ok(())
     }

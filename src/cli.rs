@@ -22,7 +22,7 @@ mod ticker;
 mod usage;
 
 use crate::base::{Error, Result};
-use args::{Cli, Command};
+use args::{BenchCommand, Cli, Command};
 use std::io::IsTerminal;
 use std::process::ExitCode;
 
@@ -43,6 +43,13 @@ pub fn main() -> ExitCode {
 
 fn run(cli: Cli) -> Result<u8> {
     let Cli { command, screen, common } = cli;
+    match &command {
+        // The strategy may name what a setting is of.
+        None | Some(Command::Solve(_) | Command::Eval(_) | Command::Replay(_)) => lm::engine_options(&common).map(drop)?,
+        // Its methods are named by --method.
+        Some(Command::Bench(BenchCommand::Offload(_))) => {}
+        Some(_) => lm::check_flags(&common)?,
+    }
     match command {
         None if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() => {
             host::start_screen(&common, &screen)

@@ -103,6 +103,56 @@ fn what_cannot_be_read_is_refused_with_code_2_and_a_remedy() {
     check(&["replay", "no-such-run", "--no-tui"], &["no-such-run"]);
 }
 
+/// Whatever stands in the model's place, and whichever command: what would change nothing is not passed over.
+#[test]
+fn settings_of_an_offload_that_nothing_names_are_refused_before_anything_is_made() {
+    let place = Place::new();
+    place.write("script.txt", "1 2 3\n");
+    let chance = ["--model", "random-proposer"];
+    let scripted = ["--model", "scripted:script.txt"];
+    let eval = ["eval", "--task", "sorting", "--strategy", "tot-dfs", "--sizes", "4", "--count", "1", "--out", "r"];
+    let solve = ["solve", "--no-tui", "--task", "sorting", "--size", "4", "--strategy", "io", "--record", "run.jsonl"];
+    let commands = [
+        [&solve[..], &chance].concat(),
+        [&solve[..], &scripted].concat(),
+        [&eval[..], &chance].concat(),
+        [&eval[..], &scripted].concat(),
+        [&eval[..], &["--model", "random:tiny"]].concat(),
+        vec!["complete", "--prompt", "x", "--model", "scripted:script.txt"],
+        vec!["bench", "attention", "--device", "cpu"],
+        vec!["model", "list"],
+    ];
+    let settings = [
+        ["--offload-alpha", "3"],
+        ["--offload-ratio", "0.5"],
+        ["--offload-max-fetch", "0.5"],
+        ["--offload-capacity", "1MiB"],
+        ["--offload-eviction", "lru"],
+        ["--offload-look", "same"],
+        ["--offload-whole-layers", "2"],
+    ];
+    let made = |args: &[&str]| {
+        assert!(!place.path("r").exists() && !place.path("run.jsonl").exists(), "{args:?} made something");
+    };
+    for (command, setting) in commands.iter().flat_map(|command| settings.map(|setting| (command, setting))) {
+        let args = [&command[..], &setting].concat();
+        place.run(&args).exits(2).says(&[setting[0], "give an --offload method"]);
+        made(&args);
+    }
+    // Nor are values that no engine takes.
+    for (bad, said) in [
+        (&["--attention", "medusaa"][..], "medusaa"),
+        (&["--offload", "infinigen", "--offload-alpha", "nan"], "alpha"),
+        (&["--offload", "oracle"], "oracle"),
+    ] {
+        for command in &commands[..6] {
+            let args = [&command[..], bad].concat();
+            place.run(&args).exits(2).says(&[said]);
+            made(&args);
+        }
+    }
+}
+
 #[test]
 fn integers_of_any_length_and_sign_are_sorted() {
     let place = Place::new();

@@ -52,6 +52,7 @@ pub fn run(common: &Common, args: &EvalArgs) -> Result<u8> {
         }
         None => common.clone(),
     };
+    lm::check_flags(common)?;
     let options = Options {
         out: args.out.clone(),
         parallel: args.parallel.into(),

@@ -47,7 +47,8 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
         Recorder::check_new(path)?;
     }
     if let Some(run) = &args.continued {
-        let Again { puzzle, origin, .. } = Again::open(run, None, common, Some(args))?;
+        let Again { puzzle, strategy, origin, .. } = Again::open(run, None, common, Some(args))?;
+        lm::check_flags(&lm::with_strategy(common, &strategy))?;
         let task = origin.task.clone().unwrap_or_else(|| puzzle.task().to_string());
         let fork = fork(run.clone(), task, origin, false);
         return show(common, screen, Some(Begin::Fork(fork)), args);
@@ -55,6 +56,7 @@ pub fn solve(common: &Common, screen: &ScreenArgs, args: &SolveArgs) -> Result<u
     let task = own::find(&args.puzzle.task, args.language.allow_commands)?;
     let (_, origin) = puzzle::puzzle(&args.puzzle, &task, common.seed)?;
     let strategy = solve::strategy(args.strategy.as_deref(), &task, &args.language)?;
+    lm::check_flags(&lm::with_strategy(common, &strategy))?;
     let choice = Choice {
         task: args.puzzle.task.clone(),
         source: source(origin),

@@ -153,6 +153,7 @@ pub fn fits(model: Option<&str>, strategy: &Strategy) -> Result<()> {
 
 /// The language model that the flags name.
 pub fn open(common: &Common, told: &Told) -> Result<Arc<dyn Lm>> {
+    check_flags(common)?;
     match common.model.as_deref() {
         Some(CHANCE) => Ok(Arc::new(RandomProposer::default())),
         Some(name) if name.starts_with("scripted:") => {
@@ -191,8 +192,7 @@ pub fn check(common: &Common) -> Result<()> {
 }
 
 /// Our engine with the model that the flags name.
-pub fn engine(common: &Common, told: &Told) -> Result<Arc<EngineLm>> {
-    check_settings(&common.offload)?;
+fn engine(common: &Common, told: &Told) -> Result<Arc<EngineLm>> {
     let options = engine_options(common)?;
     EngineLm::start(model(common, told)?, &options)
 }
@@ -275,8 +275,14 @@ fn offload_options(args: &OffloadArgs) -> Result<offload::Options> {
     Ok(options)
 }
 
+/// Refuses what no engine takes of the flags, whatever stands in the model's place, and before anything is made.
+pub fn check_flags(common: &Common) -> Result<()> {
+    check_settings(&common.offload)?;
+    engine_options(common).map(drop)
+}
+
 /// Refuses a setting of offload where nothing names a method: it would change nothing.
-pub fn check_settings(args: &OffloadArgs) -> Result<()> {
+fn check_settings(args: &OffloadArgs) -> Result<()> {
     let settings = [
         ("alpha", args.offload_alpha.is_some()),
         ("ratio", args.offload_ratio.is_some()),

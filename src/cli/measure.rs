@@ -260,7 +260,6 @@ fn bench_products(common: &Common, args: &BenchProductsArgs) -> Result<u8> {
 
 /// One row a number of branches; the model is loaded anew for each, so that peak memory is that row's own.
 fn bench_decode(common: &Common, args: &BenchDecodeArgs) -> Result<u8> {
-    lm::check_settings(&common.offload)?;
     let options = EngineOptions { graphs: args.graphs == Switch::On, ..lm::engine_options(common)? };
     for (i, &branches) in args.branches.iter().enumerate() {
         let spec = Spec { prompt: args.prompt, branches, own: args.own, steps: args.steps, seed: common.seed };
@@ -302,7 +301,6 @@ fn bench_screen(common: &Common, args: &BenchScreenArgs) -> Result<u8> {
 }
 
 fn bench_perplexity(common: &Common, args: &BenchPerplexityArgs) -> Result<u8> {
-    lm::check_settings(&common.offload)?;
     let from = if args.text == "-" { args.text.clone() } else { format!("@{}", args.text) };
     let text = puzzle::text(&from, "--text")?;
     let options = lm::engine_options(common)?;
@@ -374,7 +372,6 @@ fn bench_offload(common: &Common, args: &BenchOffloadArgs) -> Result<u8> {
 
 /// One row a file and method; the model is loaded anew for each.
 fn bench_trace(common: &Common, args: &BenchTraceArgs) -> Result<u8> {
-    lm::check_settings(&common.offload)?;
     if args.runs == 0 || args.steps == Some(0) || args.prompt == 0 {
         return Err(Error::input("bench trace wants at least one run, one step and one prompt token"));
     }

@@ -89,6 +89,8 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
     };
     // The seed also makes the weights of a random model.
     let lm_flags = Common { model: Some(origin.model.clone()), seed, ..common.clone() };
+    let lm_flags = lm::with_strategy(&lm_flags, &strategy);
+    lm::check_flags(&lm_flags)?;
     let lm: Arc<dyn Lm> = match endpoint::open(common, &args.endpoint, endpoint::CONNECTIONS)? {
         Some(server) => {
             endpoint::fits(&strategy, server.abilities())?;
@@ -96,7 +98,7 @@ pub fn headless(common: &Common, args: &SolveArgs) -> Result<u8> {
         }
         None => {
             lm::fits(lm_flags.model.as_deref(), &strategy)?;
-            lm::open(&lm::with_strategy(&lm_flags, &strategy), &lm::Told::new(common))?
+            lm::open(&lm_flags, &lm::Told::new(common))?
         }
     };
     let model = model_name(&lm.info().name);

@@ -12,6 +12,8 @@ pub mod size;
 #[cfg(test)]
 pub mod testing;
 pub mod text;
+mod whole;
 
 pub use error::{Error, ErrorKind, Result};
 pub use inside::inside;
+pub use whole::{write_new, write_whole};

@@ -26,7 +26,7 @@
 //! | attention and moves | `attention`: plan, methods, cost model; `offload` |
 //! | device | `device`: the operations a step needs, on the CPU and on CUDA |
 //! | memory | `kv`: pages and the token tree; integers only |
-//! | base | `base`: errors, sizes, random streams, text that is safe to show |
+//! | base | `base`: errors, sizes, random streams, text that is safe to show, files that are written whole |
 //!
 //! # Reading order
 //!

@@ -532,3 +532,31 @@ fn frames_of_a_large_tree_are_measured() {
     assert!(rows.iter().all(|r| r["median_ms"].as_f64().unwrap() > 0.0));
     place.run(&["bench", "screen", "--size", "5x5"]).exits(2).says(&["20x8"]);
 }
+
+/// The limit of a file's size cuts what is written in its middle, as a full disk does.
+#[test]
+fn a_file_that_cannot_be_written_whole_is_not_left_and_the_one_before_stays() {
+    let place = Place::new();
+    chance(&place, &["--size", "8"]);
+    place.write("old.html", "mine");
+    place.write("old.svg", "mine");
+    let names = || {
+        let names = std::fs::read_dir(place.dir.path()).expect("a folder");
+        names.map(|e| e.expect("a file").file_name()).collect::<std::collections::BTreeSet<_>>()
+    };
+    let before = names();
+    let program = env!("CARGO_BIN_EXE_totara");
+    let files = ["new.html", "old.html", "new.svg", "old.svg"].map(|file| (file, format!("replay last --export {file}")));
+    for (file, args) in files.into_iter().chain([("new.yaml", "strategy new new.yaml".to_string())]) {
+        let shell = format!("trap '' XFSZ; ulimit -f 1; exec {program} {args}");
+        let mut command = std::process::Command::new("sh");
+        command.args(["-c", &shell]).current_dir(place.dir.path()).env("TOTARA_STATE", place.path("state"));
+        common::Run::of(command.output().expect("a shell")).exits(4).says(&[file]);
+        assert_eq!(names(), before, "{args}");
+    }
+    for old in ["old.html", "old.svg"] {
+        assert_eq!(std::fs::read_to_string(place.path(old)).expect("it is there"), "mine");
+        place.run(&["replay", "last", "--export", old]).exits(0);
+        assert!(std::fs::read_to_string(place.path(old)).expect("it is there").contains("</"));
+    }
+}

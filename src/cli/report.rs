@@ -3,7 +3,7 @@
 use super::args::{Common, ReportArgs};
 use super::out;
 use crate::base::text::sanitize;
-use crate::base::{Error, Result, inside};
+use crate::base::{Error, Result, inside, write_whole};
 use crate::report::tables::{Axis, Tables};
 use crate::report::{chart, page, read, text};
 use std::path::Path;
@@ -67,5 +67,5 @@ fn files(collected: &crate::report::Collected, tables: &Tables) -> Vec<(String, 
 fn write(folder: &Path, name: &str, text: &str) -> Result<()> {
     let fault = |e: std::io::Error| Error::fault(format!("{} cannot be written: {e}", folder.join(name).display()));
     std::fs::create_dir_all(folder).map_err(fault)?;
-    std::fs::write(inside(folder, name)?, text).map_err(fault)
+    write_whole(&inside(folder, name)?, text).map_err(fault)
 }

@@ -10,7 +10,7 @@ use super::event::Outcome;
 use super::trace;
 use super::tree::{Node, NodeId, ThoughtTree};
 use crate::base::text::sanitize_line;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, write_whole};
 use std::collections::HashSet;
 use std::path::Path;
 
@@ -60,13 +60,13 @@ impl Page<'_> {
         }
     }
 
-    /// Writes the file, replacing what is there.
+    /// Writes the file, replacing what is there once it is whole.
     ///
     /// # Errors
     /// The name's end is no known one, or the file cannot be written.
     pub fn write(&self, path: &Path) -> Result<()> {
         let text = self.render(Form::of(path)?);
-        std::fs::write(path, text)
+        write_whole(path, &text)
             .map_err(|e| Error::fault(format!("{} cannot be written: {e}", sanitize_line(&path.display().to_string()))))
     }
 

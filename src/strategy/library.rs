@@ -9,9 +9,8 @@ use super::parse::{self, parse_for};
 use super::source::Home;
 use super::{Evaluator, Strategy};
 use crate::base::nearest::hint;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, write_new};
 use crate::task;
-use std::io::Write;
 use std::path::Path;
 
 /// An embedded strategy.
@@ -178,23 +177,22 @@ pub fn show(name: &str, task: Option<&str>) -> Result<&'static str> {
 
 /// Writes a commented strategy to start from; never over a file that is there.
 pub fn new_file(path: &Path) -> Result<()> {
-    write_new(path, STARTER)
+    new(path, STARTER)
 }
 
 /// Writes a commented task to start from; never over a file that is there.
 pub fn new_task_file(path: &Path) -> Result<()> {
-    write_new(path, TASK_STARTER)
+    new(path, TASK_STARTER)
 }
 
-fn write_new(path: &Path, text: &str) -> Result<()> {
+fn new(path: &Path, text: &str) -> Result<()> {
     let shown = path.display();
-    let mut file = std::fs::OpenOptions::new().write(true).create_new(true).open(path).map_err(|e| match e.kind() {
+    write_new(path, text).map_err(|e| match e.kind() {
         std::io::ErrorKind::AlreadyExists => {
             Error::input(format!("{shown} is there already and is left as it is; give another name"))
         }
         _ => Error::fault(format!("{shown}: {e}")),
-    })?;
-    file.write_all(text.as_bytes()).and_then(|()| file.sync_all()).map_err(|e| Error::fault(format!("{shown}: {e}")))
+    })
 }
 
 /// Reads an embedded strategy.

@@ -2,7 +2,7 @@
 
 use super::{COPY_BYTES, Ended, LEAVE, LEAVE_START, Notice, Session};
 use crate::base::text::counted;
-use crate::base::{Error, Result};
+use crate::base::{Error, Result, write_whole};
 use crate::search::event::{Command, Reason};
 use crate::tui::app::{Effect, Screen};
 use crate::tui::canvas::Canvas;
@@ -49,7 +49,7 @@ impl Session {
                     self.app.settle();
                     let mut buffer = Buffer::empty(self.app.area);
                     draw(&mut Canvas::new(&mut buffer, &self.app.theme), &self.app);
-                    match std::fs::write(&path, picture::svg(&buffer, "Totara")) {
+                    match write_whole(&path, &picture::svg(&buffer, "Totara")) {
                         Ok(()) => self.app.say(format!("the screen is in {}", path.display())),
                         Err(e) => self.app.complain(format!("{} cannot be written: {e}", path.display())),
                     }

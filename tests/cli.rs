@@ -546,7 +546,8 @@ fn a_file_that_cannot_be_written_whole_is_not_left_and_the_one_before_stays() {
     };
     let before = names();
     let program = env!("CARGO_BIN_EXE_totara");
-    let files = ["new.html", "old.html", "new.svg", "old.svg"].map(|file| (file, format!("replay last --export {file}")));
+    let files =
+        ["new.html", "old.html", "new.svg", "old.svg"].map(|file| (file, format!("replay last --export {file}")));
     for (file, args) in files.into_iter().chain([("new.yaml", "strategy new new.yaml".to_string())]) {
         let shell = format!("trap '' XFSZ; ulimit -f 1; exec {program} {args}");
         let mut command = std::process::Command::new("sh");

@@ -20,8 +20,8 @@ struct Gather {
     u32 late;              // whether it is the turn of what lies where the layer before has its rows
 };
 
-// Rows of the stage that are brought in time: as many as are free of the layer before's.
-__device__ __forceinline__ u32 free_of(const Gather& a) { return a.capacity - (a.total[2] < a.capacity ? a.total[2] : a.capacity); }
+// Rows of the stage that are brought at once: as many as are free of the layer before's.
+__device__ __forceinline__ u32 free_of(const u32* total, u32 capacity) { return capacity - (total[2] < capacity ? total[2] : capacity); }
 
 #define DEPTH 8
 #define GATHERERS 512
@@ -37,7 +37,7 @@ extern "C" __global__ void __launch_bounds__(GATHERERS) gather_rows(const __grid
     __shared__ uint2 chunks[MOST_CHUNKS];
     __shared__ u32 before[GATHERERS / 32], longest;
     const u32 warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const u32 wanted = a.total[1] < a.capacity ? a.total[1] : a.capacity, free = free_of(a), early = wanted < free ? wanted : free;
+    const u32 wanted = a.total[1] < a.capacity ? a.total[1] : a.capacity, free = free_of(a.total, a.capacity), early = wanted < free ? wanted : free;
     const u32 begin = a.late ? early : 0, end = a.late ? wanted : early, stays = a.late ? 0 : a.total[0];
     if (threadIdx.x == 0) longest = 0;
     // A thread a chunk: what of it is brought now; too many are one.
@@ -112,6 +112,7 @@ struct Attend {
     const u32* counts;
     const u32* bits;
     const u32* starts;
+    const u32* total;      // see Keep
     const u16* pool;       // null: all tokens lie in `layer`
     const u16* layer;      // the layer's K/V by slot: in the host tier, or in an arena of the card
     const u16* own;        // K/V that the step made
@@ -121,7 +122,9 @@ struct Attend {
     float* sums;           // [rows][kv_heads * G][2]: largest score and sum of what the row attended to
     Kept kept;             // of the layer
     u32 first, stage, turned;  // frames of the pool: the first of the layer's, and of the stage's; see Keep
-    u32 group, kv_heads, head_size, pages, list_stride, capacity, parts;
+    u32 group, kv_heads, head_size, pages, list_stride, capacity;
+    u32 in_parts;          // whether rows were brought where the layer before had its own
+    u32 parts;
     float scale_log2;      // log2(e) / sqrt(d)
 };
 
@@ -138,6 +141,7 @@ extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const
     float2 q[4][2], o[4][2];
     float m[4], l[4];
     u32 in_place = 0;
+    const u32 brought = !a.pool ? 0 : a.in_parts ? a.capacity : free_of(a.total, a.capacity);
 #pragma unroll
     for (int g = 0; g < 4; g++) {
         m[g] = NEG_INF, l[g] = 0.0f;
@@ -169,7 +173,7 @@ extern "C" __global__ void __launch_bounds__(ATTENDERS * 32) attend_picked(const
                     u32 frame = NO_FRAME;
                     if (staged >> slot % 16 & 1) {
                         const u32 of_stage = a.starts[page] + __popc(staged & ((1u << slot % 16) - 1));
-                        if (of_stage < a.capacity) frame = stage_frame(a.stage, a.capacity, a.turned, of_stage);
+                        if (of_stage < brought) frame = stage_frame(a.stage, a.capacity, a.turned, of_stage);
                     } else if (a.kept.state) {
                         const u32 own = a.kept.state[page * 16 + slot % 16] & MOST_FRAMES;
                         if (own) frame = a.first + set_of(a.kept, head, slot / 16) * a.kept.frames + own - 1;
@@ -281,7 +285,7 @@ __device__ __forceinline__ uint4 past_caches(const uint4* from) {
 // For rows that fetch each by itself: what a row wants crosses the link though another has brought it. A block a (row, K/V
 // head); what has no frame is read by attention anyway.
 extern "C" __global__ void gather_alone(const __grid_constant__ Gather a, const u32* lists, const u32* counts, const u32* bits, const u32* starts, u32 list_stride, u32 pages) {
-    const u32 row = blockIdx.x, head = blockIdx.y, n = counts[row * a.kv_heads + head], free = free_of(a);
+    const u32 row = blockIdx.x, head = blockIdx.y, n = counts[row * a.kv_heads + head], free = free_of(a.total, a.capacity);
     const u32* list = lists + ((u64)row * a.kv_heads + head) * list_stride;
     u32 found = 0;
     for (u32 i = threadIdx.x; i < n * 2 * a.pieces; i += blockDim.x) {

@@ -353,7 +353,7 @@ impl Heavy {
         store.begin_rows(layer, [&kept.ready, &kept.read], |down| {
             self.run(down, self.kernels.gather_kept, grid(LINK_BLOCKS, 1, 1, LINK_THREADS), args)
         })?;
-        store.end_rows(layer, &kept.read, |_| Ok(()))
+        store.end_rows(layer)
     }
 
     /// Attention of the rows of a layer that let tokens go, and what all rows add to the sums; `own` is where the step's K/V

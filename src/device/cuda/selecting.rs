@@ -76,6 +76,8 @@ pub struct Chosen {
     pub chunks: Buffer,
     lists: Option<Buffer>,
     counts: Option<Buffer>,
+    /// Whether rows come to frames of the stage that the layer before has, once it is read.
+    in_parts: bool,
     /// The choice is made; attention has read what came of it.
     ready: CudaEvent,
     read: CudaEvent,
@@ -91,6 +93,7 @@ impl Chosen {
             chunks: gpu.zeros(kv_heads * most_chunks(pages) * 8)?,
             lists: None,
             counts: None,
+            in_parts: false,
             ready: gpu.new_order()?,
             read: gpu.new_order()?,
         })

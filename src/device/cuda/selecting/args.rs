@@ -133,6 +133,7 @@ pub struct AttendArgs {
     pub counts: u64,
     pub bits: u64,
     pub starts: u64,
+    pub total: u64,
     pub pool: u64,
     pub layer: u64,
     pub own: u64,
@@ -150,6 +151,7 @@ pub struct AttendArgs {
     pub pages: u32,
     pub list_stride: u32,
     pub capacity: u32,
+    pub in_parts: u32,
     pub parts: u32,
     pub scale_log2: f32,
 }

@@ -52,6 +52,7 @@ impl Selecting {
             counts: args.counts,
             bits: args.bits,
             starts: chosen.starts.pointer(),
+            total: chosen.total(),
             pool,
             layer: kv,
             own: own.kv,
@@ -69,6 +70,7 @@ impl Selecting {
             pages: args.pages,
             list_stride: args.list_stride,
             capacity: self.keeping.split().stage as u32,
+            in_parts: u32::from(chosen.in_parts),
             parts: parts as u32,
             scale_log2: std::f32::consts::LOG2_E * args.scale,
         };

@@ -1,7 +1,7 @@
 //! A layer's choice, and what is brought for it.
 
 use super::args::{GatherArgs, SelectArgs};
-use super::Selecting;
+use super::{STAGE_WANTED, Selecting};
 use crate::base::Result;
 use crate::device::cuda::driver::{Buffer, Function, Gpu, Launch, grid};
 use crate::device::cuda::store::Store;
@@ -45,10 +45,17 @@ impl Selecting {
     }
 
     /// Has what a layer lacks brought: at once, but for what comes to frames of the stage that the layer before has. That comes
-    /// once the attention of that layer is launched and done.
+    /// once the attention of that layer is launched and done; where the stage had room for two layers so far, nothing is
+    /// brought then, and what has no room after all is read in place.
     fn bring(&mut self, store: &mut Store, layer: usize) -> Result<()> {
+        let wanted = self.heard[STAGE_WANTED];
+        let in_parts = wanted == 0 || 2 * wanted > self.keeping.split().stage as u64;
+        self.chosen[layer % 2].in_parts = in_parts;
         let (chosen, host) = (&self.chosen[layer % 2], store.host(layer));
         store.begin_rows(layer, [&chosen.ready, &chosen.read], |down| self.gather(down, host, layer, false))?;
+        if !in_parts {
+            return store.end_rows(layer);
+        }
         self.late_rows = Some(layer);
         if layer == self.whole_layers || self.attended == Some(layer - 1) {
             self.bring_late(store, layer)
@@ -64,7 +71,8 @@ impl Selecting {
         }
         self.late_rows = None;
         let (before, host) = (&self.chosen[(layer + 1) % 2], store.host(layer));
-        store.end_rows(layer, &before.read, |down| self.gather(down, host, layer, true))
+        store.more_rows(&before.read, |down| self.gather(down, host, layer, true))?;
+        store.end_rows(layer)
     }
 
     /// Launches what gathers a layer's rows from where they lie in the host tier.

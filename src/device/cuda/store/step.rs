@@ -113,7 +113,8 @@ impl Store {
     }
 
     /// Has the stream of fetches bring single rows of a layer by what `launch` puts there: once the choice is `ready` and what
-    /// was brought to the same place before has been `read`. More may follow until [`end_rows`](Self::end_rows).
+    /// was brought to the same place before has been `read`. [`more_rows`](Self::more_rows) may follow, and
+    /// [`end_rows`](Self::end_rows) must.
     pub fn begin_rows(
         &mut self,
         layer: usize,
@@ -127,11 +128,16 @@ impl Store {
         launch(&tier.down)
     }
 
-    /// The last rows of a layer, once what was brought to their place before has been `read`.
-    pub fn end_rows(&mut self, layer: usize, read: &CudaEvent, launch: impl FnOnce(&Gpu) -> Result<()>) -> Result<()> {
-        let Some((tier, at)) = self.tier.as_mut().zip(layer.checked_sub(self.layout.resident)) else { return Ok(()) };
+    /// More rows, once what was brought to their place before has been `read`.
+    pub fn more_rows(&self, read: &CudaEvent, launch: impl FnOnce(&Gpu) -> Result<()>) -> Result<()> {
+        let Some(tier) = &self.tier else { return Ok(()) };
         tier.down.wait_for(read)?;
-        launch(&tier.down)?;
+        launch(&tier.down)
+    }
+
+    /// No more rows of a layer come.
+    pub fn end_rows(&mut self, layer: usize) -> Result<()> {
+        let Some((tier, at)) = self.tier.as_mut().zip(layer.checked_sub(self.layout.resident)) else { return Ok(()) };
         let turn = &mut tier.turns[tier.turn];
         tier.down.set_mark(&turn.marks[at].done)?;
         turn.set[at] = true;

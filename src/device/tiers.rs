@@ -263,13 +263,15 @@ pub struct Run {
 pub struct Paths {
     first: Vec<usize>,
     runs: Vec<Run>,
+    of_rows: Vec<Vec<Run>>,
 }
 
 impl Paths {
     /// Reads them off the work. O(rows × pages of their paths).
     pub fn read(&mut self, work: &AttendWork) {
         let page = PAGE_TOKENS as u32;
-        let mut rows: Vec<Vec<Run>> = vec![Vec::new(); work.rows()];
+        let rows = &mut self.of_rows;
+        rows.resize_with(work.rows().max(rows.len()), Vec::new);
         for unit in &work.units {
             for piece in &work.pieces[unit.pieces.start as usize..unit.pieces.end as usize] {
                 for row in piece.rows.start.max(unit.rows.start)..piece.rows.end.min(unit.rows.end) {
@@ -288,9 +290,9 @@ impl Paths {
         self.first.clear();
         self.runs.clear();
         self.first.push(0);
-        for mut row in rows {
+        for row in &mut rows[..work.rows()] {
             row.sort_by_key(|run| run.start);
-            self.runs.append(&mut row);
+            self.runs.append(row);
             self.first.push(self.runs.len());
         }
     }

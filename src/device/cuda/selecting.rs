@@ -32,7 +32,7 @@ use args::PutArgs;
 use keep::Keeping;
 use plan::{Gatherers, guesses, most_chunks};
 pub use plan::{Plan, Split, plan};
-use rows::Rows;
+use rows::{Rows, UNWRITTEN};
 
 /// What the kernels count: `Told` of `kernels/keep.cuh`.
 const TOLD: usize = 9;
@@ -142,6 +142,8 @@ pub struct Selecting {
     keeping: Keeping,
     chosen: [Chosen; 2],
     rows: Rows,
+    /// Of each page the first slot that the step writes.
+    written: Vec<u8>,
     room: Room,
     paths: Paths,
     /// The layer whose attention was launched last in this step, and the one that rows are still to be brought for where those
@@ -173,6 +175,8 @@ pub struct Inspected {
     pub counts: Vec<u32>,
     pub lists: Vec<u32>,
     pub list_stride: usize,
+    /// Whether rows come to frames of the stage that the layer before has, once it is read.
+    pub in_parts: bool,
 }
 
 impl Selecting {
@@ -226,6 +230,7 @@ impl Selecting {
             chosen: [chosen()?, chosen()?],
             keeping,
             rows: Rows::default(),
+            written: vec![UNWRITTEN; pages],
             room: Room::default(),
             paths: Paths::default(),
             attended: None,
@@ -390,6 +395,7 @@ impl Selecting {
             counts: all(&chosen.counts)?,
             lists: all(&chosen.lists)?,
             list_stride: self.rows.list_stride,
+            in_parts: chosen.in_parts,
         })
     }
 

@@ -8,11 +8,13 @@ use crate::device::cuda::driver::{Buffer, Gpu};
 use crate::device::cuda::runs::RunArgs;
 use crate::device::cuda::staging::Staging;
 use crate::kv::{PAGE_TOKENS, Slot};
-use std::collections::HashMap;
 use std::ops::Range;
 
 /// Bytes of scores that are worked on at once; more rows come after one another.
 const SCORE_BYTES: usize = 128 << 20;
+
+/// No slot of a page.
+pub(super) const UNWRITTEN: u8 = u8::MAX;
 
 /// Selecting rows of the step that runs.
 #[derive(Default)]
@@ -39,17 +41,17 @@ impl Selecting {
     /// step's copy. A row that sees another one of the same step (a draft) attends to everything, since nobody can choose or
     /// fetch what is not written yet.
     pub fn begin(&mut self, work: &AttendWork, slots: &[Slot], selects: &[bool], staging: &mut Staging) {
-        let mut written: HashMap<u32, u32> = HashMap::new();
         for slot in slots {
-            let first = written.entry(slot.page.0).or_insert(u32::MAX);
-            *first = u32::from(slot.offset).min(*first);
+            let first = &mut self.written[slot.page.0 as usize];
+            *first = slot.offset.min(*first);
         }
         let selecting = |row: u32| selects.get(row as usize).copied().unwrap_or(false);
         let mut rows: Vec<usize> = (0..work.rows()).filter(|&row| selecting(work.order[row])).collect();
         if !rows.is_empty() {
             self.paths.read(work);
         }
-        rows.retain(|&row| !self.sees(row, work.positions[row], &written));
+        rows.retain(|&row| !self.sees(row, work.positions[row]));
+        slots.iter().for_each(|slot| self.written[slot.page.0 as usize] = UNWRITTEN);
         self.keeping.begin(&work.pages, &mut |pages| staging.push(pages));
         (self.attended, self.late_rows) = (None, None);
         self.rows = Rows { count: rows.len(), all: rows.len() == work.rows(), ..Rows::default() };
@@ -77,12 +79,13 @@ impl Selecting {
         self.rows.runs = staging.push(&runs);
     }
 
-    /// Whether a row's path has a token of this step before the row's own; `written`: the first slot of each page that is.
-    fn sees(&self, row: usize, position: u32, written: &HashMap<u32, u32>) -> bool {
+    /// Whether a row's path has a token of this step before the row's own.
+    fn sees(&self, row: usize, position: u32) -> bool {
         self.paths.row(row).iter().any(|run| {
             let end = (run.start + run.len).min(position);
             let first = run.start / PAGE_TOKENS as u32 * PAGE_TOKENS as u32;
-            written.get(&run.page).is_some_and(|&offset| (run.start..end).contains(&(first + offset)))
+            let offset = self.written[run.page as usize];
+            offset != UNWRITTEN && (run.start..end).contains(&(first + u32::from(offset)))
         })
     }
 

@@ -85,6 +85,8 @@ struct Bed<'a> {
     there: Vec<Buffer>,
     accounts: Vec<Account>,
     moves: Moves,
+    /// Rows of the layer that was settled last which had no frame of their own.
+    passed: usize,
 }
 
 fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<[f64; 3]> {
@@ -112,7 +114,7 @@ fn check(gpu: &Gpu, case: &Case, choosing: Choosing<'_>, fault: bool) -> Result<
     let there = kv.iter().map(|kv| gpu.upload(kv)).collect::<Result<_>>()?;
     let account = |_| Account::new(selecting.keeping().split(), kv_heads, case.eviction);
     let accounts = (WHOLE..LAYERS).map(account).collect();
-    let mut bed = Bed { gpu, case, shape, store, selecting, kv, there, accounts, moves: Moves::new(PAGES) };
+    let mut bed = Bed { gpu, case, shape, store, selecting, kv, there, accounts, moves: Moves::new(PAGES), passed: 0 };
     bed.write(&(0..SLOTS).collect::<Vec<_>>())?;
 
     let mut errors = [if plan.keeps { 0.0 } else { f64::INFINITY }, 0.0, 0.0];
@@ -256,11 +258,15 @@ impl Bed<'_> {
                 }
             }
             let (hits, misses) = (account.hits - hits, account.misses - misses);
-            let (evictions, staged) = (account.evictions - evictions, account.passed <= account.split.stage);
+            let evictions = account.evictions - evictions;
+            let stage = account.split.stage;
+            let room = if seen.in_parts { stage } else { stage.saturating_sub(self.passed) };
+            self.passed = account.passed;
             let after = self.link(gpu)?;
             wrong += usize::from(after.hits - before.hits != hits || after.evictions - before.evictions != evictions);
             // What is read in place is counted by the rows that read it.
-            wrong += usize::from(staged && after.fetches - before.fetches != misses);
+            let fetches = after.fetches - before.fetches;
+            wrong += usize::from(fetches < misses || (self.passed <= room && fetches != misses));
             let split = self.selecting.keeping().split();
             if split != self.accounts[0].split {
                 let new = |_| Account::new(split, kv_heads, self.case.eviction);

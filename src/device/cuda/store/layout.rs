@@ -62,14 +62,19 @@ pub fn least_bytes(pages: usize, shape: &Shape) -> u64 {
 }
 
 /// Pages that a step's rows see and that were there before it, in order, once; `begun` in this step are not.
-pub fn wanted_pages(work: &AttendWork, slots: &[Slot]) -> Vec<u32> {
-    let mut begun: Vec<u32> = slots.iter().filter(|slot| slot.offset == 0).map(|slot| slot.page.0).collect();
-    begun.sort_unstable();
-    let mut pages = work.pages.clone();
-    pages.sort_unstable();
-    pages.dedup();
-    pages.retain(|page| begun.binary_search(page).is_err());
-    pages
+pub fn wanted_pages(work: &AttendWork, slots: &[Slot], pages: usize) -> Vec<u32> {
+    let mut words = vec![0u64; pages.div_ceil(64)];
+    work.pages.iter().for_each(|&page| words[page as usize / 64] |= 1 << (page % 64));
+    let begun = slots.iter().filter(|slot| slot.offset == 0).map(|slot| slot.page.0);
+    begun.for_each(|page| words[page as usize / 64] &= !(1 << (page % 64)));
+    let mut wanted = Vec::with_capacity(work.pages.len());
+    for (at, mut word) in (0u32..).zip(words) {
+        while word != 0 {
+            wanted.push(at * 64 + word.trailing_zeros());
+            word &= word - 1;
+        }
+    }
+    wanted
 }
 
 /// Runs of neighbours in rising numbers.
@@ -148,8 +153,10 @@ mod tests {
     fn pages_are_wanted_once_unless_they_begin_with_the_step() {
         let work = AttendWork { pages: vec![4, 5, 9, 4, 2, 7, 5, 8], ..AttendWork::default() };
         let slot = |page, offset| Slot { page: PageId(page), offset };
-        let pages = wanted_pages(&work, &[slot(9, 3), slot(7, 0), slot(7, 1)]);
+        let pages = wanted_pages(&work, &[slot(9, 3), slot(7, 0), slot(7, 1)], 10);
         assert_eq!(pages, [2, 4, 5, 8, 9]);
+        let far = AttendWork { pages: vec![200, 63, 64, 127, 0, 128, 63], ..AttendWork::default() };
+        assert_eq!(wanted_pages(&far, &[slot(128, 0)], 201), [0, 63, 64, 127, 200]);
         assert_eq!(runs(&pages), [2..3, 4..6, 8..10]);
         assert!(runs(&[]).is_empty());
     }

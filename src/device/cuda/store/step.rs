@@ -31,7 +31,7 @@ impl Store {
         // Its marks are to be set again.
         tier.collect(tier.turn)?;
         let turn = &mut tier.turns[tier.turn];
-        let pages = wanted_pages(work, slots);
+        let pages = wanted_pages(work, slots, self.pages);
         turn.selects_from = selects_from;
         turn.begun = slots.iter().filter(|slot| slot.offset == 0).map(|slot| slot.page.0).collect();
         tier.link.hits += (pages.len() * resident.min(selects_from)) as u64;

@@ -184,7 +184,7 @@ impl Engine {
         drop(self.messages.send(Message::Expect(claims(soon), claims(later))));
     }
 
-    /// The newest counters, as of the end of the last step.
+    /// The newest counters: who has an answer sees those of the step that it came from, or newer ones.
     pub fn counters(&self) -> Counters {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).counters(Instant::now())
     }

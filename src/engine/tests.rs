@@ -7,10 +7,12 @@ mod lists;
 mod prefill;
 
 use super::constraint::{Constraint, Judgement};
-use super::request::{Finish, Generate, Listed, Mode, Sampling, Score, Update, Usage};
+use super::request::{Finish, Generate, Listed, Mode, Reply, Sampling, Score, Update, Usage};
 use super::testing::{Bench, collect, letters, outcome, path_logits, request};
+use super::{Message, Shown};
 use crate::base::ErrorKind;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::time::{Duration, Instant};
 
 fn prompt(length: usize, salt: u32) -> Vec<u32> {
@@ -332,6 +334,47 @@ fn what_the_device_found_out_is_told_with_the_counters() {
     bench.script.lock().unwrap().note = Some("no graphs");
     bench.run(request(&prompt(5, 0))).unwrap();
     bench.wait_for("the note", |counters| counters.note.as_deref() == Some("no graphs"));
+}
+
+/// Looks at the counters in the very moment in which an answer is sent, on the engine's own thread.
+struct AtAnswer {
+    shown: Arc<Mutex<Shown>>,
+    seen: Mutex<std::sync::mpsc::Sender<(u64, u64)>>,
+}
+
+impl Wake for AtAnswer {
+    fn wake(self: Arc<Self>) {
+        let counters = self.shown.lock().unwrap().counters.clone();
+        let seen = (counters.speed.unwrap_or_default().steps, counters.kv.unwrap_or_default().prefix_lookups);
+        self.seen.lock().unwrap().send(seen).unwrap();
+    }
+}
+
+#[test]
+fn an_answer_comes_with_the_counters_of_its_step() {
+    let bench = Bench::new(64, |_| {});
+    let (seen, moments) = std::sync::mpsc::channel();
+    let at_answer = Arc::new(AtAnswer { shown: Arc::clone(&bench.engine.shown), seen: Mutex::new(seen) });
+    let waker = Waker::from(at_answer);
+    let mut context = Context::from_waker(&waker);
+    let look = |looked_up: usize| {
+        let seen = moments.recv_timeout(Duration::from_secs(60)).expect("an answer");
+        assert_eq!(seen.1, looked_up as u64, "of the step that looked this prompt up");
+        seen.0
+    };
+    // Asked for before the engine knows of it, so that the answer finds somebody who waits.
+    let (sender, mut updates) = tokio::sync::mpsc::unbounded_channel();
+    assert!(updates.poll_recv(&mut context).is_pending());
+    bench.engine.messages.send(Message::Generate(request(&prompt(30, 5)), Reply::new(sender))).unwrap();
+    let steps = look(30);
+    assert_eq!(steps, 1);
+    collect(updates).unwrap();
+    let (sender, mut scores) = tokio::sync::oneshot::channel();
+    assert!(std::pin::Pin::new(&mut scores).poll(&mut context).is_pending());
+    let score = Score { prompt: prompt(20, 9).into(), continuations: vec![vec![3, 4]] };
+    bench.engine.messages.send(Message::Score(score, sender)).unwrap();
+    assert!(look(50) > steps);
+    assert_eq!(scores.blocking_recv().unwrap().unwrap().logprobs.len(), 1);
 }
 
 #[test]

@@ -295,6 +295,8 @@ impl Worker {
             match self.forward(began) {
                 Ok(()) => {
                     self.lost = None;
+                    // Who gets an answer may look at the counters at once, and sees those of the step it came from.
+                    self.show();
                     self.hand_out();
                 }
                 Err(error) => {

@@ -111,6 +111,11 @@ pub trait Device: Send {
     fn row_cost(&self) -> f64 {
         0.25
     }
+    /// Threads that attention's work is to be planned for. A device that makes a plan of its own out of it, as a card does,
+    /// needs it whole: as for one.
+    fn attend_threads(&self) -> usize {
+        1
+    }
     fn begin(&mut self, step: &Step<'_>) -> Result<()>;
     fn attn_in(&mut self, layer: usize) -> Result<()>;
     fn attend(&mut self, layer: usize, work: &AttendWork) -> Result<()>;

@@ -6,7 +6,7 @@ use crate::base::size::{Human, Size};
 use crate::base::{Error, Result};
 use crate::device::Shape;
 use crate::device::cpu::arena::KvNumber;
-use crate::device::cpu::{Activations, default_threads};
+use crate::device::cpu::Activations;
 use crate::device::weight::{self, Weights};
 use crate::engine::request::{self, Listed};
 use crate::engine::vocab::Vocab;
@@ -246,10 +246,9 @@ pub fn needed_bytes(file_bytes: u64) -> u64 {
     file_bytes + SPARE_BYTES
 }
 
-/// What the engine may take on, for a model of this shape.
+/// What the engine may take on, for a model of this shape; what the device says of itself is filled in once it is there.
 fn limits(shape: &Shape, options: &EngineOptions) -> Result<Limits> {
-    let threads = options.threads.unwrap_or_else(default_threads);
-    let mut limits = Limits::new(shape, options.method, threads);
+    let mut limits = Limits::new(shape, options.method, 1);
     limits.speculate = options.speculate;
     if let Some(context) = options.context {
         if context == 0 || context > shape.context {
@@ -273,6 +272,8 @@ pub fn load(weights: Weights, options: &EngineOptions, sample: Option<&Sample>) 
         Place::Cuda(_) => None,
     };
     let (llama, skew) = place.load(weights, options, sample)?;
+    // A card's threads are not the CPU's: its work is neither split nor counted for those.
+    limits.parallel.threads = llama.device().attend_threads();
     let rows = llama.device().step_rows();
     limits.step_rows = options.step_rows.unwrap_or(rows).max(1);
     limits.mixed_rows = options.mixed_rows.unwrap_or(rows / 4).max(1);

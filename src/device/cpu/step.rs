@@ -27,6 +27,10 @@ impl Device for CpuDevice {
         self.arena.page_bytes()
     }
 
+    fn attend_threads(&self) -> usize {
+        self.pool.threads()
+    }
+
     fn partial_token_bytes(&self, columns: usize) -> usize {
         partial::token_bytes(columns)
     }

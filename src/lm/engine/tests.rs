@@ -533,3 +533,17 @@ fn memory_is_checked_before_it_is_taken() {
     let model = open(cases.join("cases/tiny/hf").to_str().unwrap(), &OpenOptions::default()).unwrap();
     assert!(EngineLm::start(model, &unknown).err().unwrap().message().contains("tpu"));
 }
+
+#[test]
+fn attention_is_planned_for_the_device_s_own_threads() {
+    let threads = |device: &str| {
+        let weights = crate::model::random::open("tiny", 0).unwrap().weights;
+        let options = EngineOptions { device: device.into(), threads: Some(3), ..options() };
+        load(weights, &options, None).map(|loaded| loaded.limits.parallel.threads)
+    };
+    assert_eq!(threads("cpu").unwrap(), 3);
+    match threads("cuda") {
+        Ok(threads) => assert_eq!(threads, 1, "a card's work is not for the CPU's threads"),
+        Err(e) => println!("skipped the card: {e}"),
+    }
+}

@@ -5,7 +5,7 @@ use super::super::even::EvenCuts;
 use super::super::flat::Stretch;
 use super::super::tiles::Tiles;
 use super::*;
-use crate::attention::{Planner, QueryRow};
+use crate::attention::{Parallel, Planner, QueryRow};
 use crate::base::rng;
 use crate::device::cuda::work::Tile;
 use crate::kv::tree::{BranchId, TokenTree};
@@ -124,6 +124,26 @@ fn a_step_s_plan_is_what_a_planner_with_no_memory_makes() {
         }
         assert!(held.iter().all(|(plan, then)| **plan == *then), "case {case}: a plan changed under whoever held it");
     }
+}
+
+/// A card's plan is made of a step's pieces: how the CPU's threads would share them changes nothing but what is counted.
+#[test]
+fn a_card_s_plan_is_the_same_for_any_threads_but_one_reads_nothing_twice() {
+    let mut split = 0;
+    for case in 0..24u64 {
+        let mut search = Search::new(case, "cuda threads");
+        let machine = &machines()[0];
+        let parallel = |threads| Parallel { threads, kv_heads: 2, group: 4 };
+        let mut planners = [1, 64].map(|threads| Planner::with_parallel(Method::Auto, parallel(threads)));
+        for many in [1, 1, 40] {
+            let rows = search.grow(many);
+            let [one, many] = planners.each_mut().map(|planner| planner.plan(&search.tree, &rows));
+            assert!(step(one, machine, Cutting::Auto) == step(many, machine, Cutting::Auto), "case {case}");
+            assert_eq!(one.io.kv_tokens, one.io.unique_tokens, "case {case}");
+            split += u32::from(many.io.kv_tokens > many.io.unique_tokens);
+        }
+    }
+    assert!(split > 0, "64 threads split nothing");
 }
 
 /// The tiles of a flattened tree, token by token.

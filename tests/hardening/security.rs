@@ -281,10 +281,10 @@ fn control_sequences_of_texts_names_and_files_never_reach_the_terminal() {
         [&["solve", "--model", "scripted:script.txt", "--size", "3", "--strategy", "io"][..], &["replay", "last"]]
     {
         let mut terminal = Terminal::open(args, &place, &[]);
-        terminal.wait_for("1 Tree");
-        std::thread::sleep(std::time::Duration::from_millis(500));
-        terminal.press("2");
-        std::thread::sleep(std::time::Duration::from_millis(300));
+        // What the reply is without its sequences is in the tree; then in the thought's own pane, alone, with its prompt.
+        terminal.wait_for("abcd");
+        terminal.press("2z");
+        terminal.wait_until("the thought alone", |text| !text.contains("1 Tree") && text.contains("abcd"));
         for part in ["pwned", "]52;", "\u{9b}", "\u{90}", "\u{202e}"] {
             assert!(!terminal.has_written(part), "{part:?} reached the terminal");
         }

@@ -45,9 +45,7 @@ fn run(cli: Cli) -> Result<u8> {
     let Cli { command, screen, common } = cli;
     match &command {
         // The strategy may name what a setting is of.
-        None | Some(Command::Solve(_) | Command::Eval(_) | Command::Replay(_)) => {
-            lm::engine_options(&common).map(drop)?
-        }
+        None | Some(Command::Solve(_) | Command::Eval(_) | Command::Replay(_)) => lm::check_values(&common)?,
         // Its methods are named by --method.
         Some(Command::Bench(BenchCommand::Offload(_))) => {}
         Some(_) => lm::check_flags(&common)?,

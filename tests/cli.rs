@@ -144,12 +144,31 @@ fn settings_of_an_offload_that_nothing_names_are_refused_before_anything_is_made
         (&["--attention", "medusaa"][..], "medusaa"),
         (&["--offload", "infinigen", "--offload-alpha", "nan"], "alpha"),
         (&["--offload", "oracle"], "oracle"),
+        (&["--device", "nonsense"], "there are auto, cpu, cuda and cuda:N"),
+        (&["--device", "cuda:x"], "cuda:x"),
     ] {
         for command in &commands[..6] {
             let args = [&command[..], bad].concat();
             place.run(&args).exits(2).says(&[said]);
             made(&args);
         }
+    }
+}
+
+#[test]
+fn what_a_model_cannot_run_with_is_refused_before_a_batch_makes_its_folder() {
+    let place = Place::new();
+    let eval =
+        ["eval", "--model", "random:tiny", "--task", "sorting", "--strategy", "tot-dfs", "--sizes", "4", "--out", "r"];
+    for (bad, said) in [
+        (["--model-dir", "no-such-folder"], "no-such-folder"),
+        (["--chat-template", "none.jinja"], "none.jinja"),
+        // Where there are cards, there are not so many.
+        (["--device", "cuda:4000"], "use --device cpu"),
+    ] {
+        place.run(&[&eval[..], &bad].concat()).exits(2).says(&[said]);
+        let cards_here = bad[0] == "--device" && totara::device::cuda::driver::is_present();
+        assert!(cards_here || !place.path("r").exists(), "{bad:?} came too late");
     }
 }
 

@@ -12,12 +12,13 @@ use crate::device::cuda::driver;
 use crate::device::speculation::Look;
 use crate::kv::residency::Eviction;
 use crate::lm::Lm;
-use crate::lm::engine::{EngineLm, EngineOptions, needed_bytes};
+use crate::lm::engine::{EngineLm, EngineOptions, check_device, needed_bytes};
 use crate::lm::random::RandomProposer;
 use crate::lm::scripted::Scripted;
 use crate::model::info::ModelInfo;
 use crate::model::list::{self, State};
 use crate::model::store::{self, Progress};
+use crate::model::template::ChatTemplate;
 use crate::model::{self, Model, OpenOptions};
 use crate::offload;
 use crate::strategy::Strategy;
@@ -177,11 +178,20 @@ pub fn open_all(common: &Common, told: &Told) -> Result<Vec<Arc<dyn Lm>>> {
     (0..cards).map(one).collect()
 }
 
-/// A model that is named but cannot be read is refused before anything runs. Known names are fetched when they are opened.
+/// A model that is named but cannot be read is refused before anything runs, and so is what it would run with. Known names are fetched when they are opened.
 pub fn check(common: &Common) -> Result<()> {
     let spec = common.model.clone().unwrap_or_else(store::default_spec);
     if let Some(path) = spec.strip_prefix("scripted:") {
         return Scripted::open(Path::new(path)).map(drop);
+    }
+    if spec != CHANCE {
+        check_model_dir(common)?;
+        if let Some(path) = &common.chat_template {
+            ChatTemplate::from_file(path, "", "")?;
+        }
+        if common.device.starts_with("cuda") {
+            driver::count().map_err(|e| Error::input(format!("--device {}: {}", common.device, e.message())))?;
+        }
     }
     let made_up = ["random:", "hf:"].iter().any(|kind| spec.starts_with(kind)) || spec == CHANCE;
     if made_up || (store::known(&spec).is_some() && !Path::new(&spec).exists()) {
@@ -278,6 +288,12 @@ fn offload_options(args: &OffloadArgs) -> Result<offload::Options> {
 /// Refuses what no engine takes of the flags, whatever stands in the model's place, and before anything is made.
 pub fn check_flags(common: &Common) -> Result<()> {
     check_settings(&common.offload)?;
+    check_values(common)
+}
+
+/// Refuses values that no engine takes; what they are of may still be said by a strategy.
+pub fn check_values(common: &Common) -> Result<()> {
+    check_device(&common.device)?;
     engine_options(common).map(drop)
 }
 

@@ -5,8 +5,8 @@ use crate::attention::Method;
 use crate::base::size::{Human, Size};
 use crate::base::{Error, Result};
 use crate::device::Shape;
-use crate::device::cpu::arena::KvNumber;
 use crate::device::cpu::Activations;
+use crate::device::cpu::arena::KvNumber;
 use crate::device::weight::{self, Weights};
 use crate::engine::request::{self, Listed};
 use crate::engine::vocab::Vocab;
@@ -27,6 +27,7 @@ mod skewing;
 
 use memo::Memo;
 use place::Place;
+pub use place::check_device;
 pub use skewing::Sample;
 
 /// K/V tokens that the default budget holds at most.

@@ -45,13 +45,7 @@ impl Place {
             }),
             "cuda" => card(0, shape).map(Self::Cuda),
             "cuda:all" => Err(Error::input("--device cuda:all: one model runs on one card; name it, such as cuda:0")),
-            other => match other.strip_prefix("cuda:").and_then(|n| n.parse().ok()) {
-                Some(ordinal) => card(ordinal, shape).map(Self::Cuda),
-                None => Err(Error::input(format!(
-                    "device `{}` is unknown; there are auto, cpu, cuda and cuda:N",
-                    sanitize_line(other)
-                ))),
-            },
+            other => card(numbered(other)?, shape).map(Self::Cuda),
         }
     }
 
@@ -109,6 +103,22 @@ impl Place {
         };
         Ok((Llama::new(device, layers), skew))
     }
+}
+
+/// Refuses what no device is called, whether anything is to run on it or not.
+pub fn check_device(device: &str) -> Result<()> {
+    match device {
+        "auto" | "cpu" | "cuda" | "cuda:all" => Ok(()),
+        other => numbered(other).map(drop),
+    }
+}
+
+/// The card that `cuda:N` names.
+fn numbered(device: &str) -> Result<usize> {
+    device.strip_prefix("cuda:").and_then(|n| n.parse().ok()).ok_or_else(|| {
+        let device = sanitize_line(device);
+        Error::input(format!("device `{device}` is unknown; there are auto, cpu, cuda and cuda:N"))
+    })
 }
 
 /// A card that can run a model of this shape. What is missing is the user's to mend, so all errors are of input.

@@ -99,6 +99,9 @@ fn what_cannot_be_read_is_refused_with_code_2_and_a_remedy() {
     check(&[CHANCE, &["--set", "=1"]].concat(), &["--set =1", "width=3"]);
     check(&["bench", "attention", "--device", "cpu", "--seconds", "inf"], &["--seconds"]);
     check(&["bench", "attention", "--device", "cpu", "--heads", "999999999/1"], &["1024"]);
+    for seconds in ["0", "-1", "nan", "inf", "1e-300", "1e300"] {
+        check(&[CHANCE, &["--max-seconds", seconds]].concat(), &["--max-seconds", "from 0.001 to"]);
+    }
     check(&["nonsense"], &["nonsense"]);
     check(&["replay", "no-such-run", "--no-tui"], &["no-such-run"]);
 }

@@ -40,8 +40,9 @@ pub fn defaults() -> SolveArgs {
 
 impl LimitArgs {
     pub fn limits(&self) -> Result<Limits> {
-        if let Some(s) = self.max_seconds.filter(|s| !s.is_finite() || *s <= 0.0) {
-            return Err(Error::input(format!("--max-seconds {s} is not a number of seconds above 0")));
+        // As a strategy's budget has them.
+        if let Some(s) = self.max_seconds.filter(|s| !(0.001..=1e9).contains(s)) {
+            return Err(Error::input(format!("--max-seconds {s:?}: give a number of seconds from 0.001 to 1000000000")));
         }
         Ok(Limits { tokens: self.max_tokens, thoughts: self.max_thoughts, seconds: self.max_seconds })
     }

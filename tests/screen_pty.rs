@@ -398,6 +398,22 @@ fn a_panic_of_any_thread_is_readable_and_ends_the_screen() {
     terminal.wait_for("error: a thread of the program failed");
 }
 
+/// This terminal, as a slow line, never says where its cursor is.
+#[test]
+fn drawing_anew_asks_the_terminal_nothing() {
+    let mut terminal = Terminal::open("stream");
+    terminal.start_run();
+    terminal.press("\x0c");
+    terminal.press("?");
+    terminal.wait_for("Help");
+    terminal.press("\x1b");
+    terminal.wait_until("the help has gone", |text| !text.contains("Help"));
+    terminal.wait_for("1 Tree");
+    terminal.press("qy");
+    assert_eq!(terminal.end(), 130);
+    terminal.check_restored();
+}
+
 #[test]
 fn signals_give_the_terminal_back() {
     for (name, code) in [("-TERM", 143), ("-HUP", 129), ("-INT", 130)] {

@@ -321,7 +321,9 @@ impl Session {
         self.resumed_at = self.now();
         let size = self.terminal.size()?;
         self.app.input(&Event::Resize(size.width, size.height));
-        self.terminal.clear()?;
+        // Clears, as `clear` does, but asks nothing: a terminal that does not say in time where its cursor is would end the
+        // run.
+        self.terminal.resize(size.into())?;
         self.next_frame = 0.0;
         Ok(())
     }

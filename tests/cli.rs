@@ -99,6 +99,9 @@ fn what_cannot_be_read_is_refused_with_code_2_and_a_remedy() {
     check(&[CHANCE, &["--set", "=1"]].concat(), &["--set =1", "width=3"]);
     check(&["bench", "attention", "--device", "cpu", "--seconds", "inf"], &["--seconds"]);
     check(&["bench", "attention", "--device", "cpu", "--heads", "999999999/1"], &["1024"]);
+    if !totara::device::cuda::driver::is_present() {
+        check(&["bench", "attention", "--device", "cuda"], &["use --device cpu"]);
+    }
     for seconds in ["0", "-1", "nan", "inf", "1e-300", "1e300"] {
         check(&[CHANCE, &["--max-seconds", seconds]].concat(), &["--max-seconds", "from 0.001 to"]);
     }
@@ -173,6 +176,19 @@ fn what_a_model_cannot_run_with_is_refused_before_a_batch_makes_its_folder() {
         let cards_here = bad[0] == "--device" && totara::device::cuda::driver::is_present();
         assert!(cards_here || !place.path("r").exists(), "{bad:?} came too late");
     }
+}
+
+#[test]
+fn a_folder_of_models_that_may_not_be_read_is_refused() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let place = Place::new();
+    let folder = place.path("closed");
+    std::fs::create_dir(&folder).expect("a folder");
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o000)).expect("closed");
+    if std::fs::read_dir(&folder).is_ok() {
+        return println!("skipped a_folder_of_models_that_may_not_be_read: this user may read everything");
+    }
+    place.run(&["model", "list", "--model-dir", "closed"]).exits(2).says(&["--model-dir closed", "denied"]);
 }
 
 #[test]

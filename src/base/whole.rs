@@ -61,7 +61,8 @@ fn beside(path: &Path) -> Result<(PathBuf, File)> {
         match File::create_new(&part) {
             Ok(file) => return Ok((part, file)),
             Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
-            Err(e) => return Err(e),
+            // The file itself may well be one that can be written.
+            Err(e) => return Err(Error::new(e.kind(), format!("no file can be made beside it: {e}"))),
         }
     }
     Err(Error::new(ErrorKind::AlreadyExists, "its folder is full of unfinished files (.totara-*.part): remove them"))
@@ -104,7 +105,8 @@ mod tests {
         let folder = place.path().join("folder");
         std::fs::create_dir(&folder).unwrap();
         assert!(write_whole(&folder, "x").is_err());
-        assert!(write_whole(&place.path().join("none/a.txt"), "x").is_err());
+        let error = write_whole(&place.path().join("none/a.txt"), "x").unwrap_err();
+        assert!(error.kind() == ErrorKind::NotFound && error.to_string().contains("beside it"), "{error}");
         if Path::new("/dev/full").exists() {
             assert!(write_whole(Path::new("/dev/full"), "x").is_err(), "a device is written as it is");
         }

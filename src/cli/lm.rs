@@ -238,7 +238,11 @@ pub fn check_model_dir(common: &Common) -> Result<()> {
         Some(folder) if !folder.is_dir() => {
             Err(Error::input(format!("--model-dir {}: no such folder", folder.display())))
         }
-        _ => Ok(()),
+        Some(folder) => match std::fs::read_dir(folder) {
+            Ok(_) => Ok(()),
+            Err(e) => Err(Error::input(format!("--model-dir {} cannot be read: {e}", folder.display()))),
+        },
+        None => Ok(()),
     }
 }
 

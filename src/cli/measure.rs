@@ -123,7 +123,8 @@ fn bench_cuda(common: &Common, args: &BenchAttentionArgs, card: usize) -> Result
         layers => Clock::Layers(layers),
     };
     let methods = methods(args)?;
-    let gpu = Gpu::open(card)?;
+    // As where a model asks for a card: what is missing is the user's to mend.
+    let gpu = Gpu::open(card).map_err(|e| Error::input(e.message()))?;
     let copy = cuda::copy_bandwidth(&gpu)?;
     if !common.json {
         out::line(&format!(

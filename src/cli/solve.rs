@@ -42,7 +42,9 @@ impl LimitArgs {
     pub fn limits(&self) -> Result<Limits> {
         // As a strategy's budget has them.
         if let Some(s) = self.max_seconds.filter(|s| !(0.001..=1e9).contains(s)) {
-            return Err(Error::input(format!("--max-seconds {s:?}: give a number of seconds from 0.001 to 1000000000")));
+            return Err(Error::input(format!(
+                "--max-seconds {s:?}: give a number of seconds from 0.001 to 1000000000"
+            )));
         }
         Ok(Limits { tokens: self.max_tokens, thoughts: self.max_thoughts, seconds: self.max_seconds })
     }

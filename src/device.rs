@@ -152,7 +152,8 @@ pub trait Device: Send {
     /// What the search expects: rows will see the first of these pages in its next steps, and none will see the others for
     /// a while. Told between steps; takes the place of what was told before.
     fn expect(&mut self, _soon: &[PageId], _later: &[PageId]) {}
-    /// What crossed the link between the tiers of K/V; `None` where all of it is on the device.
+    /// What crossed the link between the tiers of K/V; `None` where all of it is on the device. Seconds may be without those of the
+    /// last step until [`finish`](Self::finish).
     fn link(&self) -> Option<Link> {
         None
     }

@@ -148,7 +148,7 @@ impl Store {
         self.tier.as_mut().map_or(Ok(()), |tier| tier.collect(tier.turn ^ 1))
     }
 
-    /// Seconds that the transfers of the step that was collected last took, and that it waited for them; told once.
+    /// Seconds that single rows took to be brought for the step that was collected last, and that it waited for them; told once.
     pub fn take_waited(&mut self) -> Option<(f64, f64)> {
         self.tier.as_mut().and_then(|tier| tier.waited.take())
     }

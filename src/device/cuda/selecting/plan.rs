@@ -17,15 +17,20 @@ const LINK_BLOCKS: [u32; 6] = [4, 6, 8, 10, 12, 16];
 const MORE_WAITED: f64 = 0.08;
 const LESS_WAITED: f64 = 0.02;
 
+/// Steps after which one is heard of at the earliest.
+const LATE: u8 = 2;
+
 /// How many blocks gather, by how long the last steps waited for rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gatherers {
     at: usize,
+    /// Steps that are passed over: begun before what was changed last could show.
+    rest: u8,
 }
 
 impl Default for Gatherers {
     fn default() -> Self {
-        Self { at: 2 }
+        Self { at: 2, rest: 0 }
     }
 }
 
@@ -36,10 +41,18 @@ impl Gatherers {
 
     /// A step's transfers took so many seconds, and it waited so many for them.
     pub fn adapt(&mut self, took: f64, waited: f64) {
+        if self.rest > 0 {
+            self.rest -= 1;
+            return;
+        }
+        let before = self.at;
         if waited > MORE_WAITED * took {
             self.at = (self.at + 1).min(LINK_BLOCKS.len() - 1);
         } else if waited < LESS_WAITED * took {
             self.at = self.at.saturating_sub(1);
+        }
+        if self.at != before {
+            self.rest = LATE;
         }
     }
 }
@@ -205,7 +218,10 @@ mod tests {
         gatherers.adapt(1.0, 0.05);
         assert_eq!(gatherers.blocks(), first, "nearly all is hidden");
         gatherers.adapt(1.0, 0.2);
-        assert!(gatherers.blocks() > first);
+        let more = gatherers.blocks();
+        assert!(more > first);
+        (0..LATE).for_each(|_| gatherers.adapt(1.0, 0.2));
+        assert_eq!(gatherers.blocks(), more, "these steps had begun before");
         (0..20).for_each(|_| gatherers.adapt(1.0, 1.0));
         assert_eq!(Some(&gatherers.blocks()), LINK_BLOCKS.last());
         (0..20).for_each(|_| gatherers.adapt(1.0, 0.0));

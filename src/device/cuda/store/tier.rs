@@ -93,6 +93,8 @@ pub(super) struct Tier {
     pub(super) kernels: Kernels,
     pub(super) speeds: Speeds,
     pub(super) order: Vec<Order>,
+    /// The first layer without an arena of its own.
+    pub(super) first: usize,
     /// The step has begun: what it tells is on the card.
     pub(super) entry: CudaEvent,
     pub(super) turns: [Turn; 2],
@@ -103,7 +105,7 @@ pub(super) struct Tier {
     pub(super) fresh: [Option<Buffer>; 2],
     pub(super) fresh_order: [Order; 2],
     pub(super) link: Link,
-    /// Seconds that the last step's transfers took, and that it waited for them.
+    /// Seconds that single rows took to be brought for the last step, and that it waited for them.
     pub(super) waited: Option<(f64, f64)>,
 }
 
@@ -134,6 +136,7 @@ impl Store {
             up: gpu.beside()?,
             kernels,
             speeds: Speeds { copy: 0.0, copy_byte: 0.0, gather_byte: 0.0 },
+            first: self.layout.resident,
             order: (0..self.layout.arenas()).map(order).collect::<Result<_>>()?,
             entry: ordering()?,
             turns: [turn()?, turn()?],
@@ -201,22 +204,27 @@ impl Tier {
 
     pub(super) fn collect(&mut self, turn: usize) -> Result<()> {
         let turn = &mut self.turns[turn];
-        let (mut all, mut all_waited) = (0.0, 0.0);
-        for ((marks, set), waited) in turn.marks.iter().zip(&mut turn.set).zip(&mut turn.waited) {
+        let (mut rows, mut rows_waited) = (0.0, 0.0);
+        for (layer, ((marks, set), waited)) in
+            (self.first..).zip(turn.marks.iter().zip(&mut turn.set).zip(&mut turn.waited))
+        {
             let waited = std::mem::take(waited);
             if !std::mem::take(set) {
                 continue;
             }
-            let took = self.down.microseconds(&marks.begun, &marks.done)?;
-            all += took * 1e-6;
-            if waited {
-                all_waited += self.down.microseconds(&marks.wait, &marks.done)?.clamp(0.0, took) * 1e-6;
+            let took = self.down.microseconds(&marks.begun, &marks.done)? * 1e-6;
+            let waited = match waited {
+                true => (self.down.microseconds(&marks.wait, &marks.done)? * 1e-6).clamp(0.0, took),
+                false => 0.0,
+            };
+            self.link.fetch_seconds += took;
+            self.link.waited_seconds += waited;
+            if layer >= turn.selects_from {
+                (rows, rows_waited) = (rows + took, rows_waited + waited);
             }
         }
-        if all > 0.0 {
-            self.waited = Some((all, all_waited));
-            self.link.fetch_seconds += all;
-            self.link.waited_seconds += all_waited;
+        if rows > 0.0 {
+            self.waited = Some((rows, rows_waited));
         }
         Ok(())
     }

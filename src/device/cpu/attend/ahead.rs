@@ -1,7 +1,7 @@
-//! K/V asked for before it is needed: while many rows work with a window, what the task reads next is fetched, some lines
-//! at a time (a core waits for no more than a few dozen at once). Pages lie anywhere, so the processor's own prefetching
-//! ends with each of them. The lead is longer than a window: a prompt's rows have time to fetch in, and the branches behind
-//! it, whose few rows have none, find part of their K/V there.
+//! K/V asked for before it is needed: while rows work with a window, what the task reads next is fetched, some lines at a
+//! time (a core waits for no more than a few dozen at once). Pages lie anywhere, so the processor's own prefetching ends with
+//! each of them. The lead is longer than a window: a prompt's rows have time to fetch in, and the branches behind it, whose few
+//! rows have less, find part of their K/V there.
 
 use super::unit::Job;
 use super::{BLOCK, Kv, KvLayer, PAGE_TOKENS, WINDOW};
@@ -11,9 +11,6 @@ use std::collections::VecDeque;
 
 /// Bytes of a cache line.
 const LINE: usize = 64;
-
-/// Packed rows from which on there is time to fetch.
-pub(super) const ROWS: usize = 16;
 
 /// Packed rows that work between two requests: whole register tiles of every table of kernels.
 pub(super) const STEP: usize = 12;
@@ -97,8 +94,7 @@ impl Ahead {
 }
 
 impl Job<'_> {
-    /// `rows` packed rows begin with window `window` of unit `at` of a task: what follows it is asked for meanwhile, where
-    /// they leave time for it.
+    /// `rows` packed rows begin with window `window` of unit `at` of a task: what follows it is asked for meanwhile.
     pub(super) fn look_ahead(
         &self,
         units: &[Unit],
@@ -109,10 +105,6 @@ impl Job<'_> {
     ) {
         // Rows that were picked lie side by side already.
         let Kv::Pages { kv, pages: owned } = self.wave.kv else { return };
-        ahead.burst = 0;
-        if rows < ROWS {
-            return;
-        }
         let numbers = 2 * PAGE_TOKENS * self.heads.head_size;
         let bytes = numbers * if matches!(kv, KvLayer::F16(_)) { 2 } else { 4 };
         ahead.window(at * WINDOWS + window, bytes / LINE, |later, page| {

@@ -2,12 +2,15 @@
 //! window: scores (one chain of multiply-adds over `d` each), one online-softmax step a row, values added in position
 //! order.
 
-use super::ahead::{ROWS, STEP};
+use super::ahead::STEP;
 use super::{BLOCK, Heads, Kernels, Kv, KvLayer, Lazy, PAGE_TOKENS, Scratch, Sink, TILE_ROWS, WINDOW, Wave};
 use crate::device::attend::{AttendWork, Unit};
 use crate::device::picks::Picks;
 use half::f16;
 use std::ops::Range;
+
+/// Packed rows fewer than these wait for each page by itself.
+const FEW: usize = 16;
 
 /// What all units of a run share.
 pub(super) struct Job<'a> {
@@ -116,7 +119,7 @@ impl Job<'_> {
             let lanes = part.start % PAGE..part.start % PAGE + (part.end - part.start);
             let pages = lanes.end.div_ceil(PAGE) as usize;
             // Few rows would wait for each page by itself; with many, requests go between the pages.
-            let together = if part.rows.len() * g < ROWS { pages } else { 1 };
+            let together = if part.rows.len() * g < FEW { pages } else { 1 };
             for page in 0..pages {
                 scratch.ahead.ask();
                 if page % together == 0 {

@@ -25,7 +25,7 @@ pub mod weight;
 
 use crate::base::{Error, Result};
 use crate::kv::{PageId, Slot};
-use attend::AttendWork;
+use attend::{AttendWork, Io};
 use head::{HeadRow, Said};
 use speculation::{Fetch, Look, partial_token_bytes};
 use tiers::Link;
@@ -115,6 +115,15 @@ pub trait Device: Send {
     /// needs it whole: as for one.
     fn attend_threads(&self) -> usize {
         1
+    }
+    /// What attention of the last step moved, where it was `planned` to move so much: a device that makes a plan of its own out
+    /// of the work knows better.
+    fn attend_io(&self, planned: Io) -> Io {
+        planned
+    }
+    /// Numbers of a partial result beside its values: maximum and sum, unless they are told as one.
+    fn partial_sums(&self) -> usize {
+        2
     }
     fn begin(&mut self, step: &Step<'_>) -> Result<()>;
     fn attn_in(&mut self, layer: usize) -> Result<()>;

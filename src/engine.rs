@@ -78,13 +78,18 @@ impl Limits {
             step_rows: 256,
             mixed_rows: 64,
             vocab: shape.vocab,
-            partial_row_bytes: shape.layers * (shape.heads / shape.kv_heads) * (shape.head_size + 2) * size_of::<f32>(),
+            partial_row_bytes: partial_row_bytes(shape, 2),
             method,
             parallel: Parallel { threads, kv_heads: shape.kv_heads, group: shape.heads / shape.kv_heads },
             budget_flag: "--kv-budget",
             speculate: false,
         }
     }
+}
+
+/// Bytes of a row of a K/V head's partial results, over all layers, with so many numbers beside the values.
+pub fn partial_row_bytes(shape: &Shape, sums: usize) -> usize {
+    shape.layers * (shape.heads / shape.kv_heads) * (shape.head_size + sums) * size_of::<f32>()
 }
 
 /// What the engine's thread is told.

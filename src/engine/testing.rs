@@ -11,7 +11,7 @@ use super::vocab::Vocab;
 use super::{Engine, Limits};
 use crate::attention::Method;
 use crate::base::{Error, Result};
-use crate::device::attend::AttendWork;
+use crate::device::attend::{AttendWork, Io};
 use crate::device::head::{Glance, HeadRow, Said, Want};
 use crate::device::{Device, Rope, RopeLayout, Shape, Step, Times};
 use crate::kv::PAGE_TOKENS;
@@ -47,6 +47,8 @@ pub struct Script {
     pub panic_at: Option<usize>,
     /// What the device has to tell, from the first step on.
     pub note: Option<&'static str>,
+    /// Partial rows of every step; `None`: as planned.
+    pub partial_rows: Option<u64>,
 }
 
 pub struct PathDevice {
@@ -79,6 +81,10 @@ impl Device for PathDevice {
 
     fn row_cost(&self) -> f64 {
         self.script.lock().unwrap().row_cost.unwrap_or(0.01)
+    }
+
+    fn attend_io(&self, planned: Io) -> Io {
+        Io { partial_rows: self.script.lock().unwrap().partial_rows.unwrap_or(planned.partial_rows), ..planned }
     }
 
     fn begin(&mut self, step: &Step<'_>) -> Result<()> {

@@ -336,6 +336,19 @@ fn what_the_device_found_out_is_told_with_the_counters() {
     bench.wait_for("the note", |counters| counters.note.as_deref() == Some("no graphs"));
 }
 
+#[test]
+fn attention_s_bytes_are_what_the_device_moved() {
+    let bench = Bench::new(40, |limits| limits.partial_row_bytes = 24);
+    let partial = |bench: &Bench| bench.engine.counters().io.unwrap().partial_bytes;
+    bench.run(request(&prompt(5, 0))).unwrap();
+    let (before, steps) = (partial(&bench), bench.script.lock().unwrap().steps.len() as u64);
+    bench.script.lock().unwrap().partial_rows = Some(7);
+    bench.run(request(&prompt(5, 1))).unwrap();
+    let made = bench.script.lock().unwrap().steps.len() as u64 - steps;
+    assert!(made > 0);
+    assert_eq!(partial(&bench) - before, 7 * 24 * made);
+}
+
 /// Looks at the counters in the very moment in which an answer is sent, on the engine's own thread.
 struct AtAnswer {
     shown: Arc<Mutex<Shown>>,

@@ -10,7 +10,7 @@ use crate::device::cpu::arena::KvNumber;
 use crate::device::weight::{self, Weights};
 use crate::engine::request::{self, Listed};
 use crate::engine::vocab::Vocab;
-use crate::engine::{Engine, Limits};
+use crate::engine::{Engine, Limits, partial_row_bytes};
 use crate::kv::PAGE_TOKENS;
 use crate::model::Model;
 use crate::model::llama::Llama;
@@ -266,7 +266,8 @@ fn limits(shape: &Shape, options: &EngineOptions) -> Result<Limits> {
 /// Opens the device, puts the weights on it with as many K/V pages as the budget holds, and fits the limits to it.
 /// `sample` is [`Sample::of`] the model and these options.
 pub fn load(weights: Weights, options: &EngineOptions, sample: Option<&Sample>) -> Result<Loaded> {
-    let mut limits = limits(&weights.shape, options)?;
+    let shape = weights.shape.clone();
+    let mut limits = limits(&shape, options)?;
     let place = Place::choose(&options.device, &weights.shape)?;
     let note = match &place {
         Place::Cpu { note } => note.clone(),
@@ -275,6 +276,7 @@ pub fn load(weights: Weights, options: &EngineOptions, sample: Option<&Sample>) 
     let (llama, skew) = place.load(weights, options, sample)?;
     // A card's threads are not the CPU's: its work is neither split nor counted for those.
     limits.parallel.threads = llama.device().attend_threads();
+    limits.partial_row_bytes = partial_row_bytes(&shape, llama.device().partial_sums());
     let rows = llama.device().step_rows();
     limits.step_rows = options.step_rows.unwrap_or(rows).max(1);
     limits.mixed_rows = options.mixed_rows.unwrap_or(rows / 4).max(1);

@@ -28,9 +28,9 @@ use super::product::Products;
 use super::selecting::{self, Selecting};
 use super::staging::Staging;
 use super::store::{Store, Target};
-use super::work::{CudaPlan, Machine};
+use super::work::{CudaPlan, Machine, Moves};
 use crate::base::{Error, Result};
-use crate::device::attend::AttendWork;
+use crate::device::attend::{AttendWork, Io};
 use crate::device::check::{check_head, check_step};
 use crate::device::head::{HeadRow, Said};
 use crate::device::speculation::{Fetch, Source, Watcher};
@@ -127,6 +127,8 @@ pub struct CudaDevice {
     products: Products,
     attention: AttendKernel,
     planning: Planning,
+    /// What the last step's plan moves.
+    moves: Moves,
     store: Store,
     /// What rows attend to is chosen.
     selecting: Option<Selecting>,
@@ -231,6 +233,16 @@ impl Device for CudaDevice {
         0.02
     }
 
+    fn attend_io(&self, planned: Io) -> Io {
+        let Moves { tokens, partials, .. } = self.moves;
+        Io { kv_tokens: tokens, partial_rows: partials * self.shape.kv_heads as u64, ..planned }
+    }
+
+    fn partial_sums(&self) -> usize {
+        // The logarithm of the sum, with the maximum in it.
+        1
+    }
+
     fn begin(&mut self, step: &Step<'_>) -> Result<()> {
         check_step(step, &self.shape, self.store.pages(), &mut self.sorted)?;
         self.gpu.bind()?;
@@ -240,6 +252,7 @@ impl Device for CudaDevice {
         let planning = Instant::now();
         let n = step.tokens.len();
         let plan = (self.planning)(step.work, self.attention.machine());
+        self.moves = plan.moves;
 
         self.staging.clear();
         let slots: Vec<u32> = step.slots.iter().map(|s| s.page.0 * PAGE_TOKENS as u32 + u32::from(s.offset)).collect();

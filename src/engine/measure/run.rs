@@ -189,11 +189,12 @@ impl<'a> Run<'a> {
         let planning = Instant::now();
         let work = self.planner.plan(&self.tree, rows);
         self.split.plan += planning.elapsed().as_secs_f64();
-        self.io = work.io;
+        let io = work.io;
         let want = if self.all { Want::All } else { Want::Glance(Ask::PLAIN) };
         let heads: Vec<HeadRow<'_>> = wanted.iter().map(|&row| HeadRow { row, want }).collect();
         self.said.clear();
         self.llama.forward(&Step { tokens, positions, slots, work, selects }, &heads, &mut self.said)?;
+        self.io = self.llama.device().attend_io(io);
         self.took_since(before);
         Ok(())
     }

@@ -32,12 +32,13 @@ impl Worker {
         let Batch { tokens, positions, slots, rows, wanted, selects, .. } = &self.batch;
         let planning = Instant::now();
         let work = self.planner.plan(&self.tree, rows);
-        self.meter.planned(planning.elapsed(), &work.io);
+        let (took, io) = (planning.elapsed(), work.io);
         let heads: Vec<HeadRow<'_>> =
             wanted.iter().zip(&self.asked).map(|(&row, asked)| HeadRow { row, want: asked.want() }).collect();
         self.said.clear();
         let step = Step { tokens, positions, slots, work, selects };
         self.llama.forward(&step, &heads, &mut self.said)?;
+        self.meter.planned(took, &self.llama.device().attend_io(io));
         self.meter.stepped(began, tokens.len(), self.llama.device().times());
         Ok(())
     }

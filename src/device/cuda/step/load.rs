@@ -15,6 +15,7 @@ use crate::device::cuda::matrix::{self, Matrix, number_of};
 use crate::device::cuda::product::Products;
 use crate::device::cuda::staging::Staging;
 use crate::device::cuda::store::Store;
+use crate::device::cuda::work::Moves;
 use crate::device::weight::{LayerWeights, Weight, Weights};
 use crate::device::{RopeLayout, Shape, Times};
 use crate::kv::PAGE_TOKENS;
@@ -125,6 +126,7 @@ impl CudaDevice {
             products,
             attention,
             planning: options.planning,
+            moves: Moves::default(),
             number,
             selecting: None,
             watching: None,

@@ -174,7 +174,7 @@ impl CpuDevice {
                 down: pack("down weights", layer.down, h, shape.feed_forward)?,
             });
         }
-        // Scores are rounded to integers only where activations are.
+        // Scores and values are rounded to integers only where activations are.
         let rounded = options.activations == Activations::Int8 && packed.iter().any(|layer| !layer.wq.form.is_float());
         let scores = if rounded { kernels::best() } else { kernels::best().of_f32() };
         let heads = Heads { heads: shape.heads, kv_heads: shape.kv_heads, head_size: shape.head_size };

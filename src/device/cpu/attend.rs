@@ -27,6 +27,9 @@ mod avx2;
 mod avx512;
 pub mod baseline;
 mod chain;
+#[cfg(test)]
+mod integer_tests;
+mod integers;
 pub mod kernels;
 #[cfg(target_arch = "aarch64")]
 mod neon;
@@ -38,9 +41,12 @@ mod tests;
 mod unit;
 #[cfg(target_arch = "x86_64")]
 mod vnni;
+#[cfg(target_arch = "x86_64")]
+mod vnni_values;
 
 use ahead::Ahead;
 use chain::{Chain, Held};
+use integers::Counted;
 use kernels::Kernels;
 use unit::Job;
 
@@ -109,6 +115,7 @@ struct Scratch {
     chain: Chain,
     /// K/V of the next window.
     ahead: Ahead,
+    counted: Counted,
 }
 
 /// The attention of one model on the CPU; keeps its buffers.

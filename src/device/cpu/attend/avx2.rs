@@ -10,6 +10,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     name: "avx2",
     tolerance: super::kernels::FLOAT32,
     of_f32: None,
+    integers: None,
     queries: super::kernels::as_they_are,
     look_at_keys: super::kernels::nothing,
     keys_f16,

@@ -10,6 +10,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     name: "avx512",
     tolerance: super::kernels::FLOAT32,
     of_f32: None,
+    integers: None,
     queries: super::kernels::as_they_are,
     look_at_keys: super::kernels::nothing,
     keys_f16,
@@ -21,8 +22,25 @@ pub(super) static KERNELS: Kernels = Kernels {
     merge,
 };
 
-/// Rows of one register tile: 6 × 4 accumulators, 4 vectors of K or V and one broadcast are 29 of 32 registers.
-const ROWS: usize = 6;
+/// Calls `tile::<R, …>` for all rows: 6 at a time (6 × 4 accumulators, 4 vectors of K or V and one broadcast are 29 of 32
+/// registers), and those that are left over together.
+macro_rules! row_tiles {
+    ($rows:expr, $row:ident, $tile:ident, [$($generic:tt),*], ($($arg:expr),*)) => {{
+        let mut $row = 0;
+        while $row < $rows {
+            match $rows - $row {
+                1 => $tile::<1 $(, $generic)*>($($arg),*),
+                2 => $tile::<2 $(, $generic)*>($($arg),*),
+                3 => $tile::<3 $(, $generic)*>($($arg),*),
+                4 => $tile::<4 $(, $generic)*>($($arg),*),
+                5 => $tile::<5 $(, $generic)*>($($arg),*),
+                _ => $tile::<6 $(, $generic)*>($($arg),*),
+            }
+            $row += 6;
+        }
+    }};
+}
+pub(super) use row_tiles;
 
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
@@ -114,31 +132,11 @@ unsafe fn scores(t: &ScoreTile) {
     // SAFETY: the caller checked all lengths of the tile; the tiles below stay inside it.
     unsafe {
         match t.pages {
-            1 => score_pages::<1>(t),
-            2 => score_pages::<2>(t),
-            3 => score_pages::<3>(t),
-            _ => score_pages::<4>(t),
+            1 => row_tiles!(t.rows, row, score_tile, [1], (t, row)),
+            2 => row_tiles!(t.rows, row, score_tile, [2], (t, row)),
+            3 => row_tiles!(t.rows, row, score_tile, [3], (t, row)),
+            _ => row_tiles!(t.rows, row, score_tile, [4], (t, row)),
         }
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn score_pages<const P: usize>(t: &ScoreTile) {
-    let mut row = 0;
-    while row < t.rows {
-        // SAFETY: as in `scores`; `row + R` never exceeds `rows`.
-        unsafe {
-            match t.rows - row {
-                1 => score_tile::<1, P>(t, row),
-                2 => score_tile::<2, P>(t, row),
-                3 => score_tile::<3, P>(t, row),
-                4 => score_tile::<4, P>(t, row),
-                5 => score_tile::<5, P>(t, row),
-                _ => score_tile::<ROWS, P>(t, row),
-            }
-        }
-        row += ROWS;
     }
 }
 
@@ -193,28 +191,49 @@ fn exp2(x: __m512) -> __m512 {
 }
 
 /// Rows whose maxima and sums are reduced together: alone, a row would wait for each of its reductions.
-const TOGETHER: usize = 4;
+pub(super) const TOGETHER: usize = 4;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 unsafe fn softmax(t: &SoftmaxTile) {
-    let lanes = u64::MAX.checked_shr(64 - t.seen as u32).unwrap_or(0);
     for first in (0..t.rows).step_by(TOGETHER) {
         // SAFETY: a window of 64 scores, `d` numbers and a state for each row, as the caller checked.
         unsafe {
             match t.rows - first {
-                1 => softmax_rows::<1>(t, first, lanes),
-                2 => softmax_rows::<2>(t, first, lanes),
-                3 => softmax_rows::<3>(t, first, lanes),
-                _ => softmax_rows::<TOGETHER>(t, first, lanes),
+                1 => softmax_rows::<1>(t, first),
+                2 => softmax_rows::<2>(t, first),
+                3 => softmax_rows::<3>(t, first),
+                _ => softmax_rows::<TOGETHER>(t, first),
             }
         }
     }
 }
 
-/// The step of rows `first..first + R`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-unsafe fn softmax_rows<const R: usize>(t: &SoftmaxTile, first: usize, lanes: u64) {
+unsafe fn softmax_rows<const R: usize>(t: &SoftmaxTile, first: usize) {
+    // SAFETY: as the caller's, and a window of 64 scores a row.
+    unsafe {
+        step::<R>(t, first, |weights| {
+            for (row, weights) in weights.iter().enumerate() {
+                for (i, weights) in weights.iter().enumerate() {
+                    _mm512_storeu_ps(t.scores.add((first + row) * WINDOW + 16 * i), *weights);
+                }
+            }
+        });
+    }
+}
+
+/// The first lanes of a window.
+#[inline]
+pub(super) fn lanes(seen: usize) -> u64 {
+    u64::MAX.checked_shr(64 - seen as u32).unwrap_or(0)
+}
+
+/// The step of rows `first..first + R`: their states go on, and `take` is told the weights.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
+pub(super) unsafe fn step<const R: usize>(t: &SoftmaxTile, first: usize, take: impl FnOnce(&mut [[__m512; 4]; R])) {
+    let lanes = lanes(t.seen);
     let none = _mm512_set1_ps(f32::NEG_INFINITY);
     let (mut max, mut sum) = ([f32::NEG_INFINITY; TOGETHER], [0f32; TOGETHER]);
     let mut scores = [[none; 4]; R];
@@ -242,13 +261,12 @@ unsafe fn softmax_rows<const R: usize>(t: &SoftmaxTile, first: usize, lanes: u64
     let mut sums = [_mm512_setzero_ps(); TOGETHER];
     for (row, s) in scores.iter_mut().enumerate() {
         let base = _mm512_permutexvar_ps(_mm512_set1_epi32(row as i32), wide);
-        for (i, s) in s.iter_mut().enumerate() {
+        for s in s.iter_mut() {
             *s = exp2(_mm512_sub_ps(*s, base));
-            // SAFETY: as above.
-            unsafe { _mm512_storeu_ps(t.scores.add((first + row) * WINDOW + 16 * i), *s) };
         }
         sums[row] = _mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3]));
     }
+    take(&mut scores);
     let added = across_add(sums);
     // What was summed before is scaled by 1 where it stands against the same maximum, or is nothing.
     let same = _mm_or_ps(_mm_cmpeq_ps(before, base), _mm_cmpeq_ps(before, masked));
@@ -281,7 +299,7 @@ macro_rules! across {
     ($name:ident, $op:ident) => {
         #[inline]
         #[target_feature(enable = "avx512f,avx512bw")]
-        fn $name(v: [__m512; TOGETHER]) -> __m128 {
+        pub(super) fn $name(v: [__m512; TOGETHER]) -> __m128 {
             let ab = $op(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
             let cd = $op(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
             let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
@@ -331,21 +349,8 @@ unsafe fn merge(t: &MergeTile) {
 
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn values(t: &ValueTile) {
-    let mut row = 0;
-    while row < t.rows {
-        // SAFETY: the caller checked all lengths of the tile; `row + R` never exceeds `rows`.
-        unsafe {
-            match t.rows - row {
-                1 => value_rows::<1>(t, row),
-                2 => value_rows::<2>(t, row),
-                3 => value_rows::<3>(t, row),
-                4 => value_rows::<4>(t, row),
-                5 => value_rows::<5>(t, row),
-                _ => value_rows::<ROWS>(t, row),
-            }
-        }
-        row += ROWS;
-    }
+    // SAFETY: the caller checked all lengths of the tile; the tiles below stay inside it.
+    unsafe { row_tiles!(t.rows, row, value_rows, [], (t, row)) }
 }
 
 #[inline]

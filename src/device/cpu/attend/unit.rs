@@ -23,11 +23,12 @@ pub(super) struct Job<'a> {
 }
 
 /// The part of a piece that lies in one window, and the work rows that see some of it.
+#[derive(Debug)]
 pub(super) struct Part {
     pub start: u32,
     pub end: u32,
     pub first_page: usize,
-    rows: Range<usize>,
+    pub rows: Range<usize>,
 }
 
 impl Job<'_> {
@@ -83,6 +84,10 @@ impl Job<'_> {
             self.look_ahead(units, (at, window), kv_head, n, &mut scratch.ahead);
             if !self.scores(unit, kv_head, first, &rows, scratch) {
                 break;
+            }
+            if let Some(table) = self.kernels.integers {
+                self.count(table, unit, kv_head, first, &rows, scratch);
+                continue;
             }
             self.softmax(first, &rows, scratch);
             self.values(unit, kv_head, first, &rows, scratch);
@@ -180,13 +185,13 @@ impl Job<'_> {
                 match rows {
                     KvLayer::F16(numbers) => {
                         gathered.0.grow(n);
-                        gather(numbers, places, d, &mut gathered.0[..n]);
+                        gather(numbers, places, 0, d, &mut gathered.0[..n]);
                         self.kernels.look_at_keys(&gathered.0[..n], d, tile);
                         self.kernels.keys_f16(&gathered.0[..n], d, tile);
                     }
                     KvLayer::F32(numbers) => {
                         gathered.1.grow(n);
-                        gather(numbers, places, d, &mut gathered.1[..n]);
+                        gather(numbers, places, 0, d, &mut gathered.1[..n]);
                         self.kernels.keys_f32(&gathered.1[..n], d, tile);
                     }
                 }
@@ -214,17 +219,23 @@ impl Job<'_> {
 
     /// Turns the window's scores into weights against the new running maximum, and scales what was summed before.
     fn softmax(&self, first: u32, rows: &Range<usize>, scratch: &mut Scratch) {
-        let (g, d) = (self.heads.group(), self.heads.head_size);
+        let d = self.heads.head_size;
+        self.alike(first, rows, |packed, seen| {
+            let scores = &mut scratch.scores[packed.start * WINDOW..packed.end * WINDOW];
+            self.kernels.softmax(scores, seen, d, scratch.own.rows(packed, d));
+        });
+    }
+
+    /// Neighbours that see as much of the window that begins at `first`, as packed rows, and how much; not those that see nothing.
+    pub(super) fn alike(&self, first: u32, rows: &Range<usize>, mut each: impl FnMut(Range<usize>, usize)) {
+        let g = self.heads.group();
         let seen = |row: usize| (self.work.positions[row] + 1).saturating_sub(first).min(WINDOW as u32) as usize;
         let mut row = rows.start;
         while row < rows.end {
-            // Neighbours that see as much go together.
             let n = seen(row);
             let end = (row + 1..rows.end).find(|&r| seen(r) != n).unwrap_or(rows.end);
             if n > 0 {
-                let packed = (row - rows.start) * g..(end - rows.start) * g;
-                let scores = &mut scratch.scores[packed.start * WINDOW..packed.end * WINDOW];
-                self.kernels.softmax(scores, n, d, scratch.own.rows(packed, d));
+                each((row - rows.start) * g..(end - rows.start) * g, n);
             }
             row = end;
         }
@@ -299,11 +310,11 @@ impl Job<'_> {
     }
 }
 
-/// The keys of a page's tokens side by side, zeros for those that have no frame.
-fn gather<T: Copy + Default>(numbers: &[T], places: &[u32], d: usize, into: &mut [T]) {
+/// K (`which` 0) or V (1) of a page's tokens side by side, zeros for those that have no frame.
+pub(super) fn gather<T: Copy + Default>(numbers: &[T], places: &[u32], which: usize, d: usize, into: &mut [T]) {
     for (into, place) in into.chunks_exact_mut(d).zip(places) {
         match place.checked_sub(1) {
-            Some(frame) => into.copy_from_slice(&numbers[2 * frame as usize * d..][..d]),
+            Some(frame) => into.copy_from_slice(&numbers[(2 * frame as usize + which) * d..][..d]),
             None => into.fill(T::default()),
         }
     }

@@ -10,7 +10,7 @@
 //! `[d / 2][16]` words, 16 scales and their inverses. Those are found for all pages of a window before any page is turned: a page alone
 //! would wait for its roots and quotients.
 
-use super::avx512;
+use super::avx512::{self, row_tiles};
 use super::kernels::{Kernels, ScoreTile};
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
@@ -24,6 +24,7 @@ pub(super) static KERNELS: Kernels = Kernels {
     look_at_keys,
     keys_f16,
     scores,
+    integers: Some(&super::vnni_values::INTEGERS),
     of_f32: Some(&avx512::KERNELS),
     ..avx512::KERNELS
 };
@@ -32,12 +33,12 @@ pub(super) static KERNELS: Kernels = Kernels {
 const NORM: f32 = 32767.0;
 
 /// Added to a number below 2^15, this leaves the nearest integer in the sum's low 16 bits.
-const ROUND: f32 = 1.5 * (1 << 23) as f32;
+pub(super) const ROUND: f32 = 1.5 * (1 << 23) as f32;
 
 /// Up to 16 of the `n` numbers at `numbers`, zeros behind them; `n` is a multiple of 8.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn widen_16(numbers: *const u16, n: usize) -> __m512 {
+pub(super) unsafe fn widen_16(numbers: *const u16, n: usize) -> __m512 {
     // SAFETY: reads 16 or 8 numbers, and there are as many.
     unsafe {
         match n {
@@ -51,7 +52,7 @@ unsafe fn widen_16(numbers: *const u16, n: usize) -> __m512 {
 /// Integers of 32 numbers, in order: `low` and `high` times `inverse`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
-fn round(low: __m512, high: __m512, inverse: __m512) -> __m512i {
+pub(super) fn round(low: __m512, high: __m512, inverse: __m512) -> __m512i {
     let even = _mm512_set_epi16(
         62, 60, 58, 56, 54, 52, 50, 48, 46, 44, 42, 40, 38, 36, 34, 32, 30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8,
         6, 4, 2, 0,
@@ -214,39 +215,16 @@ fn transpose(rows: &mut [__m512i; 16]) {
     }
 }
 
-/// Rows of one register tile, as of float32: 6 × 4 sums, 4 vectors of K and one broadcast.
-const ROWS: usize = 6;
-
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn scores(t: &ScoreTile) {
     // SAFETY: the caller checked all lengths of the tile; the tiles below stay inside it.
     unsafe {
         match t.pages {
-            1 => score_pages::<1>(t),
-            2 => score_pages::<2>(t),
-            3 => score_pages::<3>(t),
-            _ => score_pages::<4>(t),
+            1 => row_tiles!(t.rows, row, score_tile, [1], (t, row)),
+            2 => row_tiles!(t.rows, row, score_tile, [2], (t, row)),
+            3 => row_tiles!(t.rows, row, score_tile, [3], (t, row)),
+            _ => row_tiles!(t.rows, row, score_tile, [4], (t, row)),
         }
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn score_pages<const P: usize>(t: &ScoreTile) {
-    let mut row = 0;
-    while row < t.rows {
-        // SAFETY: as in `scores`; `row + R` never exceeds `rows`.
-        unsafe {
-            match t.rows - row {
-                1 => score_tile::<1, P>(t, row),
-                2 => score_tile::<2, P>(t, row),
-                3 => score_tile::<3, P>(t, row),
-                4 => score_tile::<4, P>(t, row),
-                5 => score_tile::<5, P>(t, row),
-                _ => score_tile::<ROWS, P>(t, row),
-            }
-        }
-        row += (t.rows - row).min(ROWS);
     }
 }
 

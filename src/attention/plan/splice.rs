@@ -160,6 +160,10 @@ impl Planner {
         }
         splice(&mut work.units, &place.units, &mut part.units);
 
+        // Where a new row is not alone at the end of its path, the plan has no tail for each, and is not followed.
+        if tails.len() != work.order.len() || part.tails.len() != part.order.len() {
+            tails.clear();
+        }
         for t in tails.iter_mut() {
             if t.node >= place.nodes.end {
                 add(&mut t.node, node);
@@ -170,7 +174,9 @@ impl Planner {
                 add(&mut t.piece, joined);
             }
         }
-        splice(tails, &place.rows, &mut part.tails);
+        if tails.len() == work.order.len() {
+            splice(tails, &place.rows, &mut part.tails);
+        }
 
         for n in &mut nodes[place.nodes.end as usize..] {
             if let Some(p) = n.parent.as_mut().filter(|p| **p >= place.nodes.end) {

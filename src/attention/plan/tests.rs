@@ -112,6 +112,23 @@ impl Run {
         {
             rows.splice(0..0, (position.saturating_sub(3)..position).map(|position| QueryRow { branch, position }));
         }
+        // New branches, each with one that goes on from its end in the same step, as drafts do.
+        let mut drafts = Vec::new();
+        if odd && self.random.random_range(0..4) == 0 {
+            for _ in 0..3 {
+                let at = self.any();
+                let from = self.tree.fork(self.branches[at]);
+                let keep = self.random.random_range(1..=self.tree.len(from));
+                self.tree.truncate(from, keep);
+                self.append(from, 1);
+                let draft = self.tree.fork(from);
+                self.append(draft, 1);
+                for branch in [from, draft] {
+                    rows.push(QueryRow { branch, position: self.tree.len(branch) as u32 - 1 });
+                    drafts.push(branch);
+                }
+            }
+        }
         let Self { planner, tree, .. } = self;
         self.followed += usize::from(planner.clone().follow(tree, &rows));
         self.steps += 1;
@@ -123,6 +140,7 @@ impl Run {
         if planner.follow.is_ready() {
             assert_eq!((&planner.nodes, &planner.tails), (&new.nodes, &new.tails));
         }
+        drafts.into_iter().for_each(|branch| self.tree.release(branch));
     }
 }
 

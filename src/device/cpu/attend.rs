@@ -103,18 +103,19 @@ struct Scratch {
     /// `[rows · G][d]`, scaled, in the form of the kernels; and of which work rows it is, of the task's K/V head.
     q: Lazy<f32>,
     q_of: Option<Range<usize>>,
-    /// `[rows · G][WINDOW]`.
+    /// `[rows · G][WINDOW]`; where values are taken as integers, weights in pairs and their scale lie there then.
     scores: Lazy<f32>,
     /// The block that is being computed.
     own: Held,
     /// One window of K, `[4 pages][d][16]` (or what the kernels make of it), or of V, `[64][d]`.
     tile: Lazy<f32>,
-    /// One page of K, `[16][d]`, where its tokens lie apart.
+    /// One page of K or V, `[16][d]`, where its tokens lie apart.
     gathered: (Lazy<f16>, Lazy<f32>),
     /// The blocks before it.
     chain: Chain,
     /// K/V of the next window.
     ahead: Ahead,
+    /// What values as integers need.
     counted: Counted,
 }
 

@@ -124,6 +124,33 @@ fn values_are_right_to_a_small_share_and_in_any_parts() {
     }
 }
 
+/// The worst there is: 63 tokens whose weights lie just below half a unit of the largest, all rounded away.
+#[test]
+fn one_weight_far_above_many_loses_a_thousandth_at_most() {
+    let d = 64;
+    for (name, table) in tables() {
+        let v = vec![f16::ONE; WINDOW * d];
+        for below in [-15.5f32, -16.01, -16.1, -17.0, -20.0, -200.0, f32::NEG_INFINITY] {
+            let mut scores = vec![below; WINDOW];
+            scores[9] = 0.0;
+            let mut held = run(table, &scores, WINDOW, &v, d, from_ref(&(0..WINDOW)));
+            let exact = 1.0 + 63.0 * f64::from(below).exp2();
+            for &x in held.rows(0..1, d).out.iter() {
+                let error = (f64::from(x) - exact).abs();
+                assert!(!(error.is_nan() || error > 9.7e-4 * exact), "{name}: {below}: {x} for {exact}");
+            }
+        }
+        // A window that is masked whole, and tokens without any size.
+        let mut held = run(table, &vec![f32::NEG_INFINITY; WINDOW], WINDOW, &v, d, from_ref(&(0..WINDOW)));
+        assert!(held.rows(0..1, d).out.iter().all(|&x| x == 0.0), "{name}");
+        let mut held = run(table, &vec![0.0; WINDOW], WINDOW, &vec![f16::ZERO; WINDOW * d], d, from_ref(&(0..WINDOW)));
+        assert!(held.rows(0..1, d).out.iter().all(|&x| x == 0.0), "{name}");
+        let mut held = run(table, &vec![0.0; WINDOW], WINDOW, &vec![f16::MAX; WINDOW * d], d, from_ref(&(0..WINDOW)));
+        let exact = 64.0 * f16::MAX.to_f32();
+        assert!(held.rows(0..1, d).out.iter().all(|&x| (x / exact - 1.0).abs() < 2e-4), "{name}");
+    }
+}
+
 #[test]
 fn a_nan_of_a_value_or_a_score_is_in_the_rows_that_see_it_and_in_no_other() {
     let d = 40;

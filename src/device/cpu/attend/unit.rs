@@ -1,6 +1,6 @@
 //! One block of K/V for its rows: K is turned to `[d][16]` and V widened to float32 once a window and used by all rows. A
 //! window: scores (one chain of multiply-adds over `d` each), one online-softmax step a row, values added in position
-//! order.
+//! order. Tables with loops for it take integers instead, whose sums are exact in any order (`integers`).
 
 use super::ahead::STEP;
 use super::{BLOCK, Heads, Kernels, Kv, KvLayer, Lazy, PAGE_TOKENS, Scratch, Sink, TILE_ROWS, WINDOW, Wave};

@@ -4,9 +4,9 @@
 //! of their tokens and rounded as well, on a scale of the row's own and of the window, by which they are at most 32,767 and
 //! their sum at most [`SUM`]. The window's sums then fit 32 bits and are exact, so they do not depend on the parts in which
 //! a window is taken, nor a row's bits on its company. Four times as much is left to the weights as to V: many tokens of like
-//! weight would be rounded most. What is lost of a token is at most 6.1e-5 of its largest number, by calculation 3.5e-5 in the
-//! mean (float16 had lost up to 2.4e-4 of it, 1.4e-4 in the mean), and of each weight half of 3.8e-6 of their sum or of
-//! 3.1e-5 of the largest, whichever is more.
+//! weight would be rounded most. What is lost of a token's number is at most 6.1e-5 of its largest one (float16 loses up to 4.9e-4 of
+//! each number: less of those below an eighth of the largest), and of each weight half of 3.8e-6 of their sum or of
+//! 3.1e-5 of the largest, whichever is more: at worst, where 63 tokens lie just below half of that, together 9.6e-4 of the sum.
 //! A NaN or an infinity of V is a NaN in all numbers of the rows that see its token.
 //!
 //! In the places of a row's 64 weights lie 32 words of two and at [`SCALE`] what 1 stands for; of V's pages words of two tokens,
@@ -27,6 +27,8 @@ const VALUE: f32 = 8191.0;
 
 /// The largest sum of a row's weights in a window; rounding makes it longer by at most 32. Times [`VALUE`] it stays below 2^31.
 const SUM: f32 = 262_100.0;
+
+const _: () = assert!((SUM as i64 + 33) * VALUE as i64 <= i32::MAX as i64);
 
 /// Below this a window's weights count as zero.
 const LOWEST: f32 = 1e-30;

@@ -118,7 +118,7 @@ impl Run {
             for _ in 0..3 {
                 let at = self.any();
                 let from = self.tree.fork(self.branches[at]);
-                let keep = self.random.random_range(1..=self.tree.len(from));
+                let keep = self.random.random_range(0..=self.tree.len(from));
                 self.tree.truncate(from, keep);
                 self.append(from, 1);
                 let draft = self.tree.fork(from);

@@ -25,8 +25,11 @@ mod ahead;
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "x86_64")]
+mod avx512_softmax;
 pub mod baseline;
 mod chain;
+mod integer_kernels;
 #[cfg(test)]
 mod integer_tests;
 mod integers;

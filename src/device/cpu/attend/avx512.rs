@@ -1,6 +1,7 @@
 //! The inner loops with AVX-512 (F, BW, DQ): a page of 16 positions is one vector of scores, a row's window four of them.
 
-use super::kernels::{EXP2_LOWEST, Kernels, MergeTile, ScoreTile, SoftmaxTile, ValueTile, weights};
+use super::avx512_softmax::softmax;
+use super::kernels::{Kernels, MergeTile, ScoreTile, ValueTile, weights};
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
 use half::f16;
@@ -41,6 +42,33 @@ macro_rules! row_tiles {
     }};
 }
 pub(super) use row_tiles;
+
+/// Calls `tile::<R, C>(…, k, mask)` for all dimensions: C vectors of 16 at a time, 4 as long as there are, the last masked to
+/// what is left.
+macro_rules! dimension_tiles {
+    ($d:expr, $tile:ident, $r:ident, ($($arg:expr),*)) => {{
+        let (d, mut k) = ($d, 0);
+        while k + 64 <= d {
+            $tile::<$r, 4>($($arg,)* k, u16::MAX);
+            k += 64;
+        }
+        if k + 32 <= d {
+            $tile::<$r, 2>($($arg,)* k, u16::MAX);
+            k += 32;
+        }
+        while k < d {
+            $tile::<$r, 1>($($arg,)* k, lanes_left(d - k));
+            k += 16;
+        }
+    }};
+}
+pub(super) use dimension_tiles;
+
+/// The lanes of a vector of 16 of which `numbers`, a multiple of 8, are left.
+#[inline]
+pub(super) fn lanes_left(numbers: usize) -> u16 {
+    if numbers >= 16 { u16::MAX } else { 0xff }
+}
 
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn keys_f16(keys: *const f16, d: usize, out: *mut f32) {
@@ -169,164 +197,6 @@ unsafe fn score_tile<const R: usize, const P: usize>(t: &ScoreTile, row: usize) 
     }
 }
 
-/// 2^f on [0, 1] as 1 + f·P(f), highest power first: interpolated at the Chebyshev nodes of P. With the rounding of float32
-/// within 7e-8 relative.
-const EXP2: [f32; 6] =
-    [2.081_791_5e-4, 1.269_216_6e-3, 9.652_195e-3, 5.549_602_2e-2, 2.402_272_1e-1, std::f32::consts::LN_2];
-
-/// 2^x for x at most 0, exact where `kernels::exp2` is.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-fn exp2(x: __m512) -> __m512 {
-    // True for a NaN.
-    let counts = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(x, _mm512_set1_ps(EXP2_LOWEST));
-    // x - floor(x); the scaling by 2^floor(x) rounds x itself.
-    let f = _mm512_reduce_ps::<{ _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC }>(x);
-    let mut p = _mm512_set1_ps(EXP2[0]);
-    for c in &EXP2[1..] {
-        p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(*c));
-    }
-    let p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(1.0));
-    _mm512_maskz_scalef_ps(counts, p, x)
-}
-
-/// Rows whose maxima and sums are reduced together: alone, a row would wait for each of its reductions.
-pub(super) const TOGETHER: usize = 4;
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-unsafe fn softmax(t: &SoftmaxTile) {
-    for first in (0..t.rows).step_by(TOGETHER) {
-        // SAFETY: a window of 64 scores, `d` numbers and a state for each row, as the caller checked.
-        unsafe {
-            match t.rows - first {
-                1 => softmax_rows::<1>(t, first),
-                2 => softmax_rows::<2>(t, first),
-                3 => softmax_rows::<3>(t, first),
-                _ => softmax_rows::<TOGETHER>(t, first),
-            }
-        }
-    }
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-unsafe fn softmax_rows<const R: usize>(t: &SoftmaxTile, first: usize) {
-    // SAFETY: as the caller's, and a window of 64 scores a row.
-    unsafe {
-        step::<R>(t, first, |weights| {
-            for (row, weights) in weights.iter().enumerate() {
-                for (i, weights) in weights.iter().enumerate() {
-                    _mm512_storeu_ps(t.scores.add((first + row) * WINDOW + 16 * i), *weights);
-                }
-            }
-        });
-    }
-}
-
-/// The first lanes of a window.
-#[inline]
-pub(super) fn lanes(seen: usize) -> u64 {
-    u64::MAX.checked_shr(64 - seen as u32).unwrap_or(0)
-}
-
-/// The step of rows `first..first + R`: their states go on, and `take` is told the weights.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq")]
-pub(super) unsafe fn step<const R: usize>(t: &SoftmaxTile, first: usize, take: impl FnOnce(&mut [[__m512; 4]; R])) {
-    let lanes = lanes(t.seen);
-    let none = _mm512_set1_ps(f32::NEG_INFINITY);
-    let (mut max, mut sum) = ([f32::NEG_INFINITY; TOGETHER], [0f32; TOGETHER]);
-    let mut scores = [[none; 4]; R];
-    let mut tops = [none; TOGETHER];
-    for (row, s) in scores.iter_mut().enumerate() {
-        // SAFETY: a state and a window of 64 scores a row.
-        unsafe {
-            (max[row], sum[row]) = (*t.max.add(first + row), *t.sum.add(first + row));
-            for (i, s) in s.iter_mut().enumerate() {
-                let at = t.scores.add((first + row) * WINDOW + 16 * i);
-                *s = _mm512_mask_loadu_ps(none, (lanes >> (16 * i)) as u16, at);
-            }
-        }
-        tops[row] = _mm512_max_ps(_mm512_max_ps(s[0], s[1]), _mm512_max_ps(s[2], s[3]));
-    }
-    // SAFETY: four numbers each.
-    let (before, summed) = unsafe { (_mm_loadu_ps(max.as_ptr()), _mm_loadu_ps(sum.as_ptr())) };
-    // Of a NaN and a number the second operand comes out. A NaN score may be lost in the maximum; it comes back as its
-    // own weight and in the sum.
-    let top = _mm_max_ps(before, across_max(tops));
-    let masked = _mm_set1_ps(f32::NEG_INFINITY);
-    let base = _mm_andnot_ps(_mm_cmpeq_ps(top, masked), top);
-
-    let wide = _mm512_zextps128_ps512(base);
-    let mut sums = [_mm512_setzero_ps(); TOGETHER];
-    for (row, s) in scores.iter_mut().enumerate() {
-        let base = _mm512_permutexvar_ps(_mm512_set1_epi32(row as i32), wide);
-        for s in s.iter_mut() {
-            *s = exp2(_mm512_sub_ps(*s, base));
-        }
-        sums[row] = _mm512_add_ps(_mm512_add_ps(s[0], s[1]), _mm512_add_ps(s[2], s[3]));
-    }
-    take(&mut scores);
-    let added = across_add(sums);
-    // What was summed before is scaled by 1 where it stands against the same maximum, or is nothing.
-    let same = _mm_or_ps(_mm_cmpeq_ps(before, base), _mm_cmpeq_ps(before, masked));
-    let factor = _mm512_castps512_ps128(exp2(_mm512_zextps128_ps512(_mm_sub_ps(before, base))));
-    let factor = _mm_or_ps(_mm_and_ps(same, _mm_set1_ps(1.0)), _mm_andnot_ps(same, factor));
-    let summed = _mm_add_ps(_mm_mul_ps(summed, factor), added);
-    // All bits set are a NaN.
-    let top = _mm_or_ps(top, _mm_cmpunord_ps(added, added));
-    let mut factors = [1f32; TOGETHER];
-    // SAFETY: four numbers each.
-    unsafe {
-        _mm_storeu_ps(max.as_mut_ptr(), top);
-        _mm_storeu_ps(sum.as_mut_ptr(), summed);
-        _mm_storeu_ps(factors.as_mut_ptr(), factor);
-    }
-    for row in 0..R {
-        // SAFETY: a state and `d` numbers a row.
-        unsafe {
-            (*t.max.add(first + row), *t.sum.add(first + row)) = (max[row], sum[row]);
-            // A NaN factor must reach the output.
-            if factors[row] != 1.0 {
-                scale(t.out.add((first + row) * t.d), t.d, factors[row]);
-            }
-        }
-    }
-}
-
-/// The numbers of each of four vectors brought to one, vector i to lane i, all by the same tree.
-macro_rules! across {
-    ($name:ident, $op:ident) => {
-        #[inline]
-        #[target_feature(enable = "avx512f,avx512bw")]
-        pub(super) fn $name(v: [__m512; TOGETHER]) -> __m128 {
-            let ab = $op(_mm512_unpacklo_ps(v[0], v[1]), _mm512_unpackhi_ps(v[0], v[1]));
-            let cd = $op(_mm512_unpacklo_ps(v[2], v[3]), _mm512_unpackhi_ps(v[2], v[3]));
-            let (ab, cd) = (_mm512_castps_pd(ab), _mm512_castps_pd(cd));
-            let (low, high) = (_mm512_unpacklo_pd(ab, cd), _mm512_unpackhi_pd(ab, cd));
-            let quarters = $op(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
-            let halves = $op(quarters, _mm512_shuffle_f32x4::<0b01_00_11_10>(quarters, quarters));
-            _mm512_castps512_ps128($op(halves, _mm512_shuffle_f32x4::<0b10_11_00_01>(halves, halves)))
-        }
-    };
-}
-across!(across_max, _mm512_max_ps);
-across!(across_add, _mm512_add_ps);
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn scale(out: *mut f32, d: usize, factor: f32) {
-    let factor = _mm512_set1_ps(factor);
-    for k in (0..d).step_by(16) {
-        let mask = if d - k >= 16 { u16::MAX } else { 0xff };
-        // SAFETY: `d` numbers, a multiple of 8; the last vector is masked to what is left.
-        unsafe {
-            let scaled = _mm512_mul_ps(_mm512_maskz_loadu_ps(mask, out.add(k)), factor);
-            _mm512_mask_storeu_ps(out.add(k), mask, scaled);
-        }
-    }
-}
-
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn merge(t: &MergeTile) {
     for row in 0..t.rows {
@@ -337,7 +207,7 @@ unsafe fn merge(t: &MergeTile) {
             *t.sum.add(row) = a * *t.left_sum.add(row) + b * *t.sum.add(row);
             let (a, b) = (_mm512_set1_ps(a), _mm512_set1_ps(b));
             for k in (0..t.d).step_by(16) {
-                let mask = if t.d - k >= 16 { u16::MAX } else { 0xff };
+                let mask = lanes_left(t.d - k);
                 let at = row * t.d + k;
                 let right = _mm512_mul_ps(b, _mm512_maskz_loadu_ps(mask, t.out.add(at)));
                 let both = _mm512_fmadd_ps(a, _mm512_maskz_loadu_ps(mask, t.left.add(at)), right);
@@ -356,22 +226,8 @@ unsafe fn values(t: &ValueTile) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn value_rows<const R: usize>(t: &ValueTile, row: usize) {
-    let mut k = 0;
-    // SAFETY: dimensions `k..` up to `d`; the last vector is masked to what is left.
-    unsafe {
-        while k + 64 <= t.d {
-            value_tile::<R, 4>(t, row, k, u16::MAX);
-            k += 64;
-        }
-        if k + 32 <= t.d {
-            value_tile::<R, 2>(t, row, k, u16::MAX);
-            k += 32;
-        }
-        while k < t.d {
-            value_tile::<R, 1>(t, row, k, if t.d - k >= 16 { u16::MAX } else { 0xff });
-            k += 16;
-        }
-    }
+    // SAFETY: dimensions up to `d`; the last vector is masked to what is left.
+    unsafe { dimension_tiles!(t.d, value_tile, R, (t, row)) }
 }
 
 #[inline]

@@ -1,6 +1,7 @@
 //! Values by integers, on the tables that have them: against float64, in parts, and with a NaN. Only tests.
 
-use super::kernels::{self, Integers, Lanes};
+use super::integer_kernels::{Integers, Lanes};
+use super::kernels;
 use super::{Held, WINDOW};
 use crate::base::rng;
 use crate::kv::PAGE_TOKENS;

@@ -5,7 +5,7 @@ use super::unit::{Job, Part};
 use super::{Kv, KvLayer, Lazy, PAGE_TOKENS, Scratch, WINDOW};
 use crate::device::attend::Unit;
 use crate::device::cpu::attend::ahead::STEP;
-use crate::device::cpu::attend::kernels::{Integers, Lanes};
+use crate::device::cpu::attend::integer_kernels::{Integers, Lanes};
 use half::f16;
 use std::ops::Range;
 

@@ -12,6 +12,7 @@
 //! | `values` | `out [rows][d] += weights · V [tokens][d]`, in token order |
 //! | `merge` | two partial results of each row to one |
 
+use super::integer_kernels::Integers;
 use super::{KvLayer, portable};
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
@@ -51,6 +52,24 @@ pub(super) struct SoftmaxTile {
     pub d: usize,
 }
 
+impl SoftmaxTile {
+    /// Asserts that a window of scores, a state and `d` numbers are there for each row.
+    pub fn new(scores: &mut [f32], seen: usize, d: usize, states: States<'_>) -> Self {
+        let rows = scores.len() / WINDOW;
+        assert!(scores.len() == rows * WINDOW && seen <= WINDOW && d.is_multiple_of(8));
+        assert!(states.out.len() == rows * d && states.max.len() == rows && states.sum.len() == rows);
+        Self {
+            scores: scores.as_mut_ptr(),
+            rows,
+            seen,
+            max: states.max.as_mut_ptr(),
+            sum: states.sum.as_mut_ptr(),
+            out: states.out.as_mut_ptr(),
+            d,
+        }
+    }
+}
+
 /// Two partial results a row: numbers `[rows][d]`, maxima (base 2) and sums; the second becomes both together.
 pub(super) struct MergeTile {
     pub rows: usize,
@@ -61,48 +80,6 @@ pub(super) struct MergeTile {
     pub out: *mut f32,
     pub max: *mut f32,
     pub sum: *mut f32,
-}
-
-/// Lanes of a page.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Lanes {
-    pub start: usize,
-    pub end: usize,
-}
-
-/// A softmax, and the scales of the tokens' values: 64 for every `group` rows.
-pub(super) struct WeightTile {
-    pub softmax: SoftmaxTile,
-    pub scales: *const f32,
-    pub group: usize,
-}
-
-/// Tile of values in integers: weights (row stride [`WINDOW`], two tokens a word), the column of the tile's first token, which
-/// words of V `[pairs][d]`, the sums so far `[rows][d]`, which go on there where there is no `out [rows][d]` to add them to.
-pub(super) struct IntegerTile {
-    pub weights: *const f32,
-    pub column: usize,
-    pub rows: usize,
-    pub values: *const f32,
-    pub pairs: Range<usize>,
-    pub d: usize,
-    pub sums: Option<*mut i32>,
-    pub out: Option<*mut f32>,
-}
-
-/// Loops by which values are added as integers, where a table has them.
-///
-/// | entry | does |
-/// |---|---|
-/// | `look_at_values` | V of one page and head `[16][d]`: scales of the tokens, 0 outside the lanes, and their inverses |
-/// | `turn_values` | the same to integers, two tokens a word: `[8][d]`; zeros beside the lanes in words that hold some |
-/// | `weights` | `softmax`, and the weights times the tokens' scales to integers, two a word, in their places |
-/// | `values` | `sums [rows][d] += weights · V`; at last `out += sums`, as float32 |
-pub struct Integers {
-    pub(super) look_at_values: unsafe fn(*const f16, usize, Lanes, *mut f32, *mut f32),
-    pub(super) turn_values: unsafe fn(*const f16, usize, Lanes, *const f32, *mut f32),
-    pub(super) weights: unsafe fn(&WeightTile),
-    pub(super) values: unsafe fn(&IntegerTile),
 }
 
 /// The loops of one instruction set. The function pointers trust the lengths that the methods below check.
@@ -258,21 +235,9 @@ impl Kernels {
     /// One online-softmax step for each row over the first `seen` scores (base 2) of its window: they become weights
     /// against the new maximum, the others zero; maximum, sum and numbers go on.
     pub(super) fn softmax(&self, scores: &mut [f32], seen: usize, d: usize, states: States<'_>) {
-        let rows = scores.len() / WINDOW;
-        assert!(scores.len() == rows * WINDOW && seen <= WINDOW && d.is_multiple_of(8));
-        assert!(states.out.len() == rows * d && states.max.len() == rows && states.sum.len() == rows);
+        let tile = SoftmaxTile::new(scores, seen, d, states);
         // SAFETY: as above.
-        unsafe {
-            (self.softmax)(&SoftmaxTile {
-                scores: scores.as_mut_ptr(),
-                rows,
-                seen,
-                max: states.max.as_mut_ptr(),
-                sum: states.sum.as_mut_ptr(),
-                out: states.out.as_mut_ptr(),
-                d,
-            });
-        }
+        unsafe { (self.softmax)(&tile) }
     }
 
     /// `right` = `left` and `right` merged, row by row: with M the larger maximum, `o = Σ 2^(m_i - M) o_i` and
@@ -320,92 +285,6 @@ impl Kernels {
                 tokens,
                 d,
                 out: out.as_mut_ptr(),
-            });
-        }
-    }
-}
-
-impl Integers {
-    pub(super) fn look_at_values(
-        &self,
-        values: &[f16],
-        d: usize,
-        lanes: Lanes,
-        scales: &mut [f32],
-        inverses: &mut [f32],
-    ) {
-        assert!(values.len() == PAGE_TOKENS * d && lanes.start < lanes.end && lanes.end <= PAGE_TOKENS);
-        assert!(d.is_multiple_of(8) && scales.len() == PAGE_TOKENS && inverses.len() == PAGE_TOKENS);
-        // SAFETY: the lengths are those the loop reads and writes; the table was made for this machine's features.
-        unsafe { (self.look_at_values)(values.as_ptr(), d, lanes, scales.as_mut_ptr(), inverses.as_mut_ptr()) }
-    }
-
-    pub(super) fn turn_values(&self, values: &[f16], d: usize, lanes: Lanes, inverses: &[f32], out: &mut [f32]) {
-        assert!(values.len() == PAGE_TOKENS * d && lanes.start < lanes.end && lanes.end <= PAGE_TOKENS);
-        assert!(d.is_multiple_of(8) && inverses.len() == PAGE_TOKENS && out.len() == PAGE_TOKENS / 2 * d);
-        // SAFETY: as above.
-        unsafe { (self.turn_values)(values.as_ptr(), d, lanes, inverses.as_ptr(), out.as_mut_ptr()) }
-    }
-
-    /// As [`Kernels::softmax`]. Every `group` rows have a window of `scales`.
-    pub(super) fn weights(
-        &self,
-        scores: &mut [f32],
-        seen: usize,
-        d: usize,
-        states: States<'_>,
-        (scales, group): (&[f32], usize),
-    ) {
-        let rows = scores.len() / WINDOW;
-        assert!(scores.len() == rows * WINDOW && seen <= WINDOW && d.is_multiple_of(8));
-        assert!(states.out.len() == rows * d && states.max.len() == rows && states.sum.len() == rows);
-        assert!(group > 0 && scales.len() == rows.div_ceil(group) * WINDOW);
-        // SAFETY: as above.
-        unsafe {
-            (self.weights)(&WeightTile {
-                softmax: SoftmaxTile {
-                    scores: scores.as_mut_ptr(),
-                    rows,
-                    seen,
-                    max: states.max.as_mut_ptr(),
-                    sum: states.sum.as_mut_ptr(),
-                    out: states.out.as_mut_ptr(),
-                    d,
-                },
-                scales: scales.as_ptr(),
-                group,
-            });
-        }
-    }
-
-    /// The products of the words `pairs` of `values`, the first of which belongs to the tokens `column` and `column + 1` of the
-    /// rows' weights, and `sums`: added to `out` where there is one, else kept in `sums`.
-    #[expect(clippy::too_many_arguments, reason = "one tile")]
-    pub(super) fn values(
-        &self,
-        weights: &[f32],
-        column: usize,
-        pairs: Range<usize>,
-        values: &[f32],
-        d: usize,
-        sums: Option<&mut [i32]>,
-        out: Option<&mut [f32]>,
-    ) {
-        let rows = weights.len() / WINDOW;
-        assert!(weights.len() == rows * WINDOW && d.is_multiple_of(8) && column.is_multiple_of(2));
-        assert!(pairs.end * d <= values.len() && column + 2 * pairs.end <= WINDOW);
-        assert!(sums.as_ref().is_none_or(|s| s.len() == rows * d) && out.as_ref().is_none_or(|o| o.len() == rows * d));
-        // SAFETY: as above.
-        unsafe {
-            (self.values)(&IntegerTile {
-                weights: weights.as_ptr(),
-                column,
-                rows,
-                values: values.as_ptr(),
-                pairs,
-                d,
-                sums: sums.map(<[i32]>::as_mut_ptr),
-                out: out.map(<[f32]>::as_mut_ptr),
             });
         }
     }

@@ -12,8 +12,9 @@
 //! In the places of a row's 64 weights lie 32 words of two and at [`SCALE`] what 1 stands for; of V's pages words of two tokens,
 //! `[8][d]`.
 
-use super::avx512::{self, TOGETHER, across_add, across_max, row_tiles, step};
-use super::kernels::{IntegerTile, Integers, Lanes, WeightTile};
+use super::avx512::{dimension_tiles, lanes_left, row_tiles};
+use super::avx512_softmax::{self, TOGETHER, across_add, across_max, step};
+use super::integer_kernels::{IntegerTile, Integers, Lanes, WeightTile};
 use super::vnni::{ROUND, round, widen_16};
 use crate::device::attend::WINDOW;
 use crate::kv::PAGE_TOKENS;
@@ -167,7 +168,7 @@ unsafe fn weights(t: &WeightTile) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq")]
 unsafe fn weight_rows<const R: usize>(t: &WeightTile, first: usize) {
-    let lanes = avx512::lanes(t.softmax.seen);
+    let lanes = avx512_softmax::lanes(t.softmax.seen);
     // SAFETY: as the caller's.
     unsafe {
         step::<R>(&t.softmax, first, |weights| {
@@ -210,22 +211,8 @@ unsafe fn values(t: &IntegerTile) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
 unsafe fn value_rows<const R: usize>(t: &IntegerTile, row: usize) {
-    let mut k = 0;
-    // SAFETY: dimensions `k..` up to `d`; the last vector is masked to what is left.
-    unsafe {
-        while k + 64 <= t.d {
-            value_tile::<R, 4>(t, row, k, u16::MAX);
-            k += 64;
-        }
-        if k + 32 <= t.d {
-            value_tile::<R, 2>(t, row, k, u16::MAX);
-            k += 32;
-        }
-        while k < t.d {
-            value_tile::<R, 1>(t, row, k, if t.d - k >= 16 { u16::MAX } else { 0xff });
-            k += 16;
-        }
-    }
+    // SAFETY: dimensions up to `d`; the last vector is masked to what is left.
+    unsafe { dimension_tiles!(t.d, value_tile, R, (t, row)) }
 }
 
 #[inline]

@@ -129,7 +129,7 @@ pub struct Done {
 ///
 /// # Errors
 /// Two jobs have the same key; the folder is in use, holds other results, or cannot be written to; a model cannot be
-/// opened; a row could not be written, which ends the batch at once with all earlier rows intact.
+/// opened, which leaves no folder behind where there is no row yet; a row could not be written, which ends the batch at once with all earlier rows intact.
 pub async fn run(
     jobs: Vec<Job>,
     models: Models,
@@ -164,7 +164,18 @@ pub async fn run(
                 stopped = true;
                 break;
             }
-            opened = open => opened.map_err(|e| Error::fault(format!("opening the model ended by itself: {e}")))??,
+            opened = open => {
+                let opened = opened.map_err(|e| Error::fault(format!("opening the model ended by itself: {e}")));
+                match opened.flatten() {
+                    Ok(engines) => engines,
+                    Err(error) => {
+                        if rows.is_empty() {
+                            folder.take_back();
+                        }
+                        return Err(error);
+                    }
+                }
+            }
         };
         if let Some(engine) = engines.first() {
             folder.opened(&row::model_name(&model), engine.as_ref())?;

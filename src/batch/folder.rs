@@ -116,18 +116,34 @@ pub struct Folder {
     pub rows: Vec<Row>,
     /// The models of these rows.
     models: BTreeSet<String>,
+    /// What this run began, to be taken back where it comes to nothing; `None` where it goes on with another's.
+    begun: Option<Begun>,
     _lock: File,
+}
+
+/// Folders and files that were not there before.
+#[derive(Debug)]
+struct Begun {
+    /// From the batch's folder upwards.
+    folders: Vec<PathBuf>,
+    files: Vec<PathBuf>,
 }
 
 impl Folder {
     pub fn open(options: &Options, jobs: &[Job], note: &mut dyn FnMut(String)) -> Result<Self> {
         let path = options.out.clone();
+        let folders = path.ancestors().take_while(|folder| folder.symlink_metadata().is_err());
+        let folders = folders.filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf).collect();
         std::fs::create_dir_all(&path)
             .map_err(|e| Error::fault(format!("folder {} cannot be made: {e}", path.display())))?;
+        let mut files: Vec<PathBuf> = ["lock", "results.jsonl", "manifest.json"].map(|name| path.join(name)).into();
+        files.retain(|file| file.symlink_metadata().is_err());
         let lock = lock(&path)?;
         let mut manifest = Manifest::new(jobs, options);
         let results = inside(&path, "results.jsonl")?;
-        let old = read_manifest(&path)?;
+        // A batch that was cut before its first row has left nothing that another could spoil.
+        let rows_there = results.metadata().is_ok_and(|meta| meta.len() > 0);
+        let old = read_manifest(&path)?.filter(|_| rows_there);
         if let Some(old) = &old {
             if !options.resume {
                 return Err(Error::input(format!(
@@ -143,13 +159,27 @@ impl Folder {
             }
         }
         let (results, rows) = Results::open(&results, note)?;
+        let begun = old.is_none().then_some(Begun { folders, files });
         if let Some(old) = old {
             let keys: BTreeSet<Key> = rows.iter().map(Row::key).chain(jobs.iter().map(Job::key)).collect();
             manifest.join(old, keys.len());
         }
         write_whole(&path, "manifest.json", &pretty(&manifest)?)?;
         let models = rows.iter().map(|row| row.model.clone()).collect();
-        Ok(Self { path, manifest, results, rows, models, _lock: lock })
+        Ok(Self { path, manifest, results, rows, models, begun, _lock: lock })
+    }
+
+    /// Takes back what this run began, which came to nothing before it had a row: the same command, mended, is not to find
+    /// a folder of results.
+    pub fn take_back(self) {
+        let Some(Begun { folders, files }) = &self.begun else { return };
+        // What cannot be removed stays, and a folder that holds something else.
+        for file in files {
+            let _ = std::fs::remove_file(file);
+        }
+        for folder in folders {
+            let _ = std::fs::remove_dir(folder);
+        }
     }
 
     /// Notes a model that is about to make rows. Refused where rows of this name came from other weights.

@@ -434,3 +434,47 @@ fn tiny_model(folder: &Path) -> Option<std::path::PathBuf> {
     let found = std::fs::read_dir(folder).ok()?.flatten().map(|entry| entry.path());
     found.filter(|path| path.extension().is_some_and(|end| end == "gguf")).min()
 }
+
+/// Runs a batch whose model cannot be opened.
+fn unopened(options: &Options) -> Result<Done> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let models: Models = Arc::new(|_| Err(Error::limit("not enough memory")));
+    runtime.block_on(run(jobs(2, &["s"]), models, options, std::future::pending(), |_| {}))
+}
+
+#[test]
+fn a_model_that_cannot_be_opened_leaves_nothing_behind() {
+    let place = tempfile::tempdir().unwrap();
+    let out = place.path().join("new/deep");
+    let mut options = options(&out);
+    assert!(unopened(&options).unwrap_err().message().contains("memory"));
+    assert!(!place.path().join("new").exists(), "folders that it made are gone");
+    // A folder that was there stays, with what was in it.
+    std::fs::create_dir_all(&out).unwrap();
+    std::fs::write(out.join("notes.txt"), "mine").unwrap();
+    unopened(&options).unwrap_err();
+    let left: Vec<_> = std::fs::read_dir(&out).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left, ["notes.txt"]);
+    // Mended, the same batch runs into it; and what has rows is left alone.
+    let (done, ..) = batch(jobs(2, &["s"]), &options, 0).unwrap();
+    assert_eq!(done.missing, 0);
+    options.resume = true;
+    let more = jobs(3, &["s"]);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let models: Models = Arc::new(|_| Err(Error::limit("not enough memory")));
+    runtime.block_on(run(more, models, &options, std::future::pending(), |_| {})).unwrap_err();
+    assert_eq!(rows(&out).len(), 2);
+    assert!(out.join("manifest.json").exists());
+}
+
+#[test]
+fn a_batch_that_was_cut_before_its_first_row_is_no_result() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut options = options(folder.path());
+    // As a kill leaves it while the model loads.
+    drop(Folder::open(&options, &jobs(1, &["s"]), &mut |_| {}).unwrap());
+    options.seed += 1;
+    let (done, ..) = batch(jobs(1, &["s"]), &options, 0).unwrap();
+    assert_eq!(done.missing, 0);
+    assert_eq!(rows(folder.path()).len(), 1);
+}

@@ -9,13 +9,15 @@ use crate::attention::sample::{Arena, Number};
 use crate::attention::{Method, Parallel};
 use crate::base::size::{self, Human};
 use crate::base::{Error, Result};
+use crate::device::cpu::attend::baseline::Flat;
 use crate::device::cpu::attend::kernels::{self, Kernels};
 use crate::device::cpu::attend::{Heads, ParallelFor};
 use crate::device::cpu::pool::Pool;
 use crate::device::cuda::work::{Kernel, Machine};
+use crate::kv::PAGE_TOKENS;
 use serde::Serialize;
 use std::io::Write;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 pub mod deft;
 pub mod peak;
@@ -73,13 +75,16 @@ pub struct Row {
 
 const LEAST_RUNS: usize = 9;
 const WARM_UP_RUNS: usize = 2;
+/// A run after which its end is told, not only that of its round.
+const LONG_RUN: Duration = Duration::from_millis(100);
 /// Outputs lie in -1..1; a whole path of thousands of tokens in float32.
 const TOLERANCE: f64 = 2e-5;
 /// Rows compared with the reference, spread over the tree.
 const CHECKED_ROWS: usize = 16;
 
-/// Measures and writes to `out`. An error where a method's result differs from the reference.
-pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
+/// Measures and writes to `out`; `tick` hears how many runs of a tree are done, of at least so many. An error where a method's
+/// result differs from the reference.
+pub fn run(options: &Options, out: &mut dyn Write, tick: &mut dyn FnMut(usize, usize)) -> Result<Vec<Row>> {
     let shapes: Vec<Shape> = options.trees.iter().map(|spec| Shape::read(spec)).collect::<Result<_>>()?;
     for shape in &shapes {
         room(shape, options)?;
@@ -105,7 +110,7 @@ pub fn run(options: &Options, out: &mut dyn Write) -> Result<Vec<Row>> {
     }
     let mut all = Vec::new();
     for shape in &shapes {
-        let rows = measure(options, shape, &limits, &parallel)?;
+        let rows = measure(options, shape, &limits, &parallel, tick)?;
         write_rows(options, shape, &rows, out)?;
         let tolerance = table(options).tolerance.max(TOLERANCE);
         if let Some(bad) = rows.iter().find(|r| r.max_error.is_nan() || r.max_error > tolerance) {
@@ -131,19 +136,43 @@ struct Limits {
     copy: f64,
     adds: f64,
 }
-/// Refuses a tree whose K/V, queries and outputs do not fit what is free; methods that copy K/V need more.
+/// Refuses a tree that needs more memory than is free: an allocation that fails ends the program.
 fn room(shape: &Shape, options: &Options) -> Result<()> {
-    let Heads { heads, kv_heads, head_size } = options.heads;
-    let kv = (shape.tokens() as u64).saturating_mul((2 * kv_heads * head_size * options.number.bytes()) as u64);
-    let rows = (shape.queries() as u64).saturating_mul((2 * heads * head_size * size_of::<f32>()) as u64);
-    let (needed, free) = (kv.saturating_add(rows), size::free_ram().unwrap_or(u64::MAX));
+    let (needed, free) = (needed_bytes(shape, options), size::free_ram().unwrap_or(u64::MAX));
     if needed > free {
         let (tree, needed, free) = (&shape.name, Human(needed), Human(free));
         return Err(Error::limit(format!(
-            "tree {tree} needs {needed} with these heads, and {free} is free: take fewer tokens"
+            "tree {tree} needs {needed} with these heads and methods, and {free} is free: take fewer tokens, smaller heads, or \
+             --method with fewer"
         )));
     }
     Ok(())
+}
+
+/// Memory of a measurement at its height, about: every method is made ready before any is timed, and its K/V is there once as
+/// it is made and once more at least in turn-taking copies.
+fn needed_bytes(shape: &Shape, options: &Options) -> u64 {
+    let Heads { heads, kv_heads, head_size } = options.heads;
+    let token = (2 * kv_heads * head_size * options.number.bytes()) as u64;
+    let (rows, float) = (shape.queries() as u64, size_of::<f32>() as u64);
+    let page = PAGE_TOKENS as u64;
+    let tokens = shape.tokens() as u64;
+    let ends = shape.path_lengths();
+    let queries = || shape.nodes.iter().zip(&ends).filter(|(node, _)| node.query).map(|(_, &end)| end as u64);
+    let times = |a: u64, b: u64| a.saturating_mul(b);
+    // A node begins and ends within a page.
+    let arena = times(tokens.saturating_add(2 * page * shape.nodes.len() as u64), token);
+    let scores = times(rows, times(Flat::stride(shape.tokens()) as u64, float));
+    let own = |method: &Method| match method {
+        Method::FlashDecoding => times(2, times(queries().fold(page * rows, u64::saturating_add), token)),
+        Method::Medusa => times(2, arena).saturating_add(times(scores, 1 + heads as u64)),
+        Method::SpecInfer | Method::Vanilla => times(2, arena).saturating_add(scores),
+        _ => 0,
+    };
+    // The reference reads the longest path in float32.
+    let path = times(queries().max().unwrap_or(0), (2 * kv_heads * head_size) as u64 * float);
+    let parts = [times(2, arena), path, times(rows, 2 * (heads * head_size) as u64 * float)];
+    options.methods.iter().map(own).chain(parts).fold(0, u64::saturating_add)
 }
 
 struct Entry {
@@ -162,7 +191,13 @@ fn table(options: &Options) -> &'static Kernels {
     }
 }
 
-fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: ParallelFor<'_>) -> Result<Vec<Row>> {
+fn measure(
+    options: &Options,
+    shape: &Shape,
+    limits: &Limits,
+    parallel: ParallelFor<'_>,
+    tick: &mut dyn FnMut(usize, usize),
+) -> Result<Vec<Row>> {
     let heads = options.heads;
     let (sample, rows) = shape.build(heads, options.number, 0)?;
     let q = sample.queries(&rows);
@@ -180,11 +215,16 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
         entries.push(Entry { contender, arenas, times: Vec::new(), max_error: 0.0 });
     }
     let step = rows.len().div_ceil(CHECKED_ROWS);
+    let n = entries.len();
+    let mut done = 0;
+    tick(done, n * (WARM_UP_RUNS + LEAST_RUNS));
     for e in &mut entries {
         for run in 0..WARM_UP_RUNS {
             let set = &sets[e.arenas];
             out.fill(f32::NAN);
             e.contender.run(&set[run % set.len()], &q, &mut out, parallel);
+            done += 1;
+            tick(done, n * (WARM_UP_RUNS + LEAST_RUNS));
         }
         e.max_error = sample.error(&rows, &out, (0..rows.len()).step_by(step));
         if out.iter().any(|x| x.is_nan()) {
@@ -193,10 +233,13 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
     }
     let start = Instant::now();
     let mut round = 0usize;
-    while round < LEAST_RUNS || start.elapsed().as_secs_f64() < options.seconds * entries.len() as f64 {
+    let seconds = options.seconds * n as f64;
+    while round < LEAST_RUNS || start.elapsed().as_secs_f64() < seconds {
+        // As many rounds as the time will hold at this pace.
+        let rounds = (round as f64 * seconds / start.elapsed().as_secs_f64().max(1e-6)) as usize;
+        let total = n * (WARM_UP_RUNS + rounds.max(LEAST_RUNS).max(round + 1));
         // Rounds begin with each in turn and go both ways, so that no method always follows the same other one; and none
         // reads the copy that the one before it brought into a cache.
-        let n = entries.len();
         for k in 0..n {
             let turn = if round.is_multiple_of(2) { k } else { n - 1 - k };
             let e = &mut entries[(round / 2 + turn) % n];
@@ -204,7 +247,13 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
             let copy = &set[(round * n + k) % set.len()];
             let began = Instant::now();
             e.contender.run(copy, &q, &mut out, parallel);
-            e.times.push(began.elapsed().as_secs_f64() * 1e6);
+            let took = began.elapsed();
+            e.times.push(took.as_secs_f64() * 1e6);
+            done += 1;
+            // What tells of it is not to come between short runs.
+            if k + 1 == n || took >= LONG_RUN {
+                tick(done, total);
+            }
         }
         round += 1;
     }
@@ -239,6 +288,7 @@ fn measure(options: &Options, shape: &Shape, limits: &Limits, parallel: Parallel
             runs: round,
         });
     }
+    tick(done, done);
     let radix = results.iter().find(|r| r.method == Method::Radix.name()).map(|r| r.median_us);
     for r in &mut results {
         r.times_radix = radix.map(|radix| radix / r.median_us);
@@ -341,8 +391,8 @@ mod tests {
         let mut o = options(&["1,3/40,9", "random:3", "1/10", "1,1/20,5"], 0.0);
         o.json = true;
         o.heads = Heads { heads: 3, kv_heads: 1, head_size: 8 };
-        let mut text = Vec::new();
-        let rows = run(&o, &mut text).unwrap();
+        let (mut text, mut told) = (Vec::new(), Vec::new());
+        let rows = run(&o, &mut text, &mut |done, total| told.push((done, total))).unwrap();
         assert_eq!(rows.len(), 4 * Method::ALL.len());
         for line in String::from_utf8(text).unwrap().lines() {
             let row: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -352,5 +402,28 @@ mod tests {
         }
         let flatten = rows.iter().find(|r| r.method == "deft-flatten").unwrap();
         assert_eq!(flatten.kv_bytes, (40 + 3 * 9) * 2 * 8 * 2);
+        // Every tree's count begins at nothing and ends at its end.
+        let counts: Vec<_> = told.split(|&(done, _)| done == 0).skip(1).collect();
+        assert_eq!(counts.len(), 4);
+        assert!(counts.iter().all(|count| count.last().is_some_and(|(done, total)| done == total)), "{told:?}");
+        assert!(told.iter().all(|&(done, total)| done <= total), "{told:?}");
+    }
+
+    #[test]
+    fn a_tree_whose_methods_copies_do_not_fit_is_refused_though_its_kv_would() {
+        // 100 paths through one trunk: copies of the paths are 100 times the tree.
+        let mut o = options(&[], 0.0);
+        o.heads = Heads { heads: 64, kv_heads: 64, head_size: 1024 };
+        let shape = Shape::read("1,100/4000,1").unwrap();
+        let needed = |methods: &[Method]| needed_bytes(&shape, &Options { methods: methods.to_vec(), ..o.clone() });
+        let alone = needed(&[Method::Flatten]);
+        let token = 2 * 64 * 1024 * 2;
+        assert!(alone >= 2 * 4100 * token && alone < 6 * 4100 * token, "{alone}");
+        assert!(needed(&[Method::Flatten, Method::FlashDecoding]) > alone + 2 * 100 * 4000 * token);
+        let medusa = needed(&[Method::Flatten, Method::Medusa]);
+        assert!(medusa > alone + 2 * 4100 * token + 64 * 100 * 4100 * 4, "{medusa}");
+        let error = room(&Shape::read("1,20000/400000,1").unwrap(), &Options { methods: Method::ALL.to_vec(), ..o });
+        let error = error.unwrap_err();
+        assert!(error.message().contains("--method"), "{error}");
     }
 }

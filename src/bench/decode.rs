@@ -53,12 +53,17 @@ pub struct Speculation {
     pub accepted_length: Option<f64>,
 }
 
-/// Loads a model with room for the spec and measures.
-pub fn decode(model: Model, options: &EngineOptions, spec: &Spec) -> Result<DecodeReport> {
+/// Loads a model with room for the spec and measures. `tick` hears how many tokens are done, of how many.
+pub fn decode(
+    model: Model,
+    options: &EngineOptions,
+    spec: &Spec,
+    tick: &mut dyn FnMut(usize, usize),
+) -> Result<DecodeReport> {
     let name = model.info.name.clone();
     let sample = Sample::of(&model, options)?;
     let Loaded { mut llama, limits, device, .. } = load(model.weights, options, sample.as_ref())?;
-    let measured = measure::decode(&mut llama, &limits, spec)?;
+    let measured = measure::decode(&mut llama, &limits, spec, tick)?;
     let mut report = report(name, device, options.method.to_string(), spec, &measured);
     let Measured { drafts, drafted, accepted, .. } = measured;
     report.speculation = options.speculate.then(|| Speculation {

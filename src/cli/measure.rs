@@ -105,7 +105,8 @@ fn bench_attention(common: &Common, args: &BenchAttentionArgs) -> Result<u8> {
         seconds: args.seconds,
         json: common.json,
     };
-    attention::run(&options, &mut out::Results)?;
+    let mut ticker = Ticker::new(common.quiet, "runs");
+    attention::run(&options, &mut out::Results, &mut |done, total| ticker.tick(done, total))?;
     Ok(0)
 }
 
@@ -264,7 +265,9 @@ fn bench_decode(common: &Common, args: &BenchDecodeArgs) -> Result<u8> {
     let options = EngineOptions { graphs: args.graphs == Switch::On, ..lm::engine_options(common)? };
     for (i, &branches) in args.branches.iter().enumerate() {
         let spec = Spec { prompt: args.prompt, branches, own: args.own, steps: args.steps, seed: common.seed };
-        let report = decode::decode(lm::model(common, &lm::Told::new(common))?, &options, &spec)?;
+        let mut ticker = Ticker::new(common.quiet, "tokens");
+        let model = lm::model(common, &lm::Told::new(common))?;
+        let report = decode::decode(model, &options, &spec, &mut |done, total| ticker.tick(done, total))?;
         if common.json {
             out::json(&to_value(&report).map_err(|e| Error::fault(e.to_string()))?)?;
             continue;
@@ -353,7 +356,9 @@ fn bench_offload(common: &Common, args: &BenchOffloadArgs) -> Result<u8> {
     let budget = budget / 100.0;
     let spec = links::Spec { prompt, branches, own, own_text, steps, turns, budget, seed: common.seed };
     let (mut first, mut last) = (true, String::new());
-    links::run(model, &options, (&text, &spec, &cases), &mut |device, row| {
+    let mut ticker = Ticker::new(common.quiet, "tokens of the tree");
+    let tick = &mut |done, total| ticker.tick(done, total);
+    links::run(model, &options, (&text, &spec, &cases), tick, &mut |device, row| {
         if common.json {
             return out::json(&to_value(row).map_err(|e| Error::fault(e.to_string()))?);
         }

@@ -64,8 +64,13 @@ impl Spec {
     }
 }
 
-/// Runs a spec on a model with an empty memory.
-pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec) -> Result<Measured> {
+/// Runs a spec on a model with an empty memory. `tick` hears how many tokens are done, of how many.
+pub fn decode(
+    llama: &mut Llama,
+    limits: &Limits,
+    spec: &Spec,
+    tick: &mut dyn FnMut(usize, usize),
+) -> Result<Measured> {
     if spec.prompt == 0 || spec.branches == 0 || spec.steps == 0 {
         return Err(Error::input("bench decode wants at least one prompt token, one branch and one step"));
     }
@@ -76,6 +81,16 @@ pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec) -> Result<Measure
             limits.context
         )));
     }
+    let (pages, room) = (spec.pages(), llama.device().pages());
+    if pages > room {
+        return Err(Error::limit(format!(
+            "bench decode takes {pages} pages of {PAGE_TOKENS} tokens, K/V memory has {room}: raise {}, or measure fewer branches",
+            limits.budget_flag
+        )));
+    }
+    let total = spec.prompt + spec.branches * (spec.own + spec.steps);
+    let mut done = spec.prompt;
+    tick(0, total);
     let mut run = Run::new(llama, limits);
     let mut random = stream(spec.seed, "bench decode", &[]);
     let mut tokens = |n: usize| -> Vec<u32> { (0..n).map(|_| random.random_range(0..limits.vocab as u32)).collect() };
@@ -90,6 +105,8 @@ pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec) -> Result<Measure
         let own = tokens(spec.own);
         run.fill(branch, &own, limits.step_rows)?;
         let path = [&prompt[..], &own, &tokens(1)].concat();
+        done += spec.own;
+        tick(done, total);
         growing.push(Growing { branch, path, left: spec.steps, luck: Luck::default() });
     }
     run.split = Split::default();
@@ -101,6 +118,7 @@ pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec) -> Result<Measure
     };
     while growing.iter().any(|one| one.left > 0) {
         step(&mut run, limits, &mut growing, &mut found)?;
+        tick(total - growing.iter().map(|one| one.left).sum::<usize>(), total);
     }
     found.decode = run.split;
     found.kv_bytes_per_step = run.kv_bytes();
@@ -166,14 +184,18 @@ mod tests {
     fn a_spec_takes_no_more_pages_than_it_says_and_counts_its_tokens() {
         let spec = Spec { prompt: 50, branches: 5, own: 7, steps: 4, seed: 1 };
         let (mut llama, limits, script) = testing::llama(spec.pages());
-        let measured = decode(&mut llama, &limits, &spec).unwrap();
+        let mut told = Vec::new();
+        let measured = decode(&mut llama, &limits, &spec, &mut |done, total| told.push((done, total))).unwrap();
+        assert!(told.is_sorted() && told.iter().all(|&(_, total)| total == 50 + 5 * 11), "{told:?}");
+        assert!(told[0].0 == 0 && told[told.len() - 1].0 == 105 && told.len() == 1 + 5 + 4, "{told:?}");
         assert_eq!((measured.prefill_tokens, measured.decode_tokens), (50, 20));
         assert_eq!(script.lock().unwrap().steps, [50, 7, 7, 7, 7, 7, 5, 5, 5, 5]);
         assert_eq!((measured.decode_steps, measured.drafts), (4, 0));
         assert!(measured.kv_bytes_per_step > 0);
-        let (mut small, limits, _) = testing::llama(4);
-        assert!(decode(&mut small, &limits, &spec).unwrap_err().message().contains("--kv-budget"));
-        assert!(decode(&mut small, &limits, &Spec { steps: 0, ..spec }).is_err());
+        let (mut small, limits, script) = testing::llama(spec.pages() - 1);
+        assert!(decode(&mut small, &limits, &spec, &mut |_, _| {}).unwrap_err().message().contains("--kv-budget"));
+        assert!(script.lock().unwrap().steps.is_empty(), "what does not fit is refused before anything is computed");
+        assert!(decode(&mut small, &limits, &Spec { steps: 0, ..spec }, &mut |_, _| {}).is_err());
     }
 
     #[test]
@@ -183,7 +205,7 @@ mod tests {
             let (mut llama, mut limits, script) = testing::llama(200);
             limits.speculate = speculate;
             script.lock().unwrap().memory = Some(1);
-            let measured = decode(&mut llama, &limits, &spec).unwrap();
+            let measured = decode(&mut llama, &limits, &spec, &mut |_, _| {}).unwrap();
             let asked = script.lock().unwrap().asked.clone();
             (measured, asked)
         };
@@ -204,7 +226,7 @@ mod tests {
                 (script.memory, script.row_cost) = (Some(1), Some(row_cost));
             }
             let spec = Spec { prompt: 30, branches, own: 3, steps: 100, seed: 3 };
-            let measured = decode(&mut llama, &limits, &spec).unwrap();
+            let measured = decode(&mut llama, &limits, &spec, &mut |_, _| {}).unwrap();
             (measured.drafted, measured.decode_steps)
         };
         // All branches end together, so the batch stays full.

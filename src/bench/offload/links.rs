@@ -55,6 +55,17 @@ impl Spec {
         self.prompt + self.branches * (self.own + WARM + self.steps)
     }
 
+    /// Tokens that one method's measurement puts through the model.
+    fn measured_tokens(&self) -> usize {
+        let stepped = |step| (self.turn(step)..self.branches).step_by(self.turns).len();
+        self.prompt + self.branches * self.own + (0..WARM + self.steps).map(stepped).sum::<usize>()
+    }
+
+    /// The group whose turn a step is.
+    fn turn(&self, step: usize) -> usize {
+        step / TURN % self.turns
+    }
+
     fn check(&self, context: usize) -> Result<()> {
         let longest = self.prompt + self.own + WARM + self.steps;
         if self.turns == 0 || self.turns > self.branches {
@@ -106,11 +117,13 @@ pub struct Row {
     pub tree_bytes: u64,
 }
 
-/// Measures each case; a row is told as soon as it is there.
+/// Measures each case; a row is told as soon as it is there. `tick` hears how many of a tree's tokens are through the model,
+/// of so many: once when they are drawn, and again for each row.
 pub fn run(
     model: Model,
     options: &EngineOptions,
     (text, spec, cases): (&str, &Spec, &[Case]),
+    tick: &mut dyn FnMut(usize, usize),
     tell: &mut dyn FnMut(&str, &Row) -> Result<()>,
 ) -> Result<()> {
     spec.check(model.weights.shape.context)?;
@@ -130,7 +143,7 @@ pub fn run(
     let budget = (tree_bytes as f64 * spec.budget) as u64;
     let tree = format!("{} + {} x {}", spec.prompt, spec.branches, spec.own + WARM + spec.steps);
     let mut tree_of = Tree { prompt, tokens: given };
-    tree_of.draw(&mut bench, spec)?;
+    tree_of.draw(&mut bench, spec, &mut Tokens { done: 0, total: spec.tokens() - 1, tick: &mut *tick })?;
     let (mut full, mut infinigen, mut resident) = (None, None, None);
     let moves = |case: &Case| if spec.turns > 1 && case.method != Method::None { &[false, true][..] } else { &[false] };
     for (case, &told) in cases.iter().flat_map(|case| moves(case).iter().map(move |told| (case, told))) {
@@ -145,7 +158,8 @@ pub fn run(
             bench.llama.refetch(Some((budget, fetch)), &[])?;
         }
         bench.device = bench.llama.device().describe();
-        tree_of.measure(&mut bench, (spec, told), &mut row)?;
+        let mut tokens = Tokens { done: 0, total: spec.measured_tokens(), tick: &mut *tick };
+        tree_of.measure(&mut bench, (spec, told), &mut row, &mut tokens)?;
         row.times_resident = resident.map(|resident: f64| resident / row.tokens_per_s);
         match case.method {
             Method::Full => full = full.or(Some(row.to_device_bytes_per_step)),
@@ -160,6 +174,29 @@ pub fn run(
     Ok(())
 }
 
+/// How many tokens are through the model, of how many.
+struct Tokens<'a> {
+    done: usize,
+    total: usize,
+    tick: &'a mut dyn FnMut(usize, usize),
+}
+
+impl Tokens<'_> {
+    fn add(&mut self, tokens: usize) {
+        self.done += tokens;
+        (self.tick)(self.done, self.total);
+    }
+
+    /// Reads tokens into a branch, a step's at a time.
+    fn fill(&mut self, run: &mut Run<'_>, branch: BranchId, tokens: &[u32], rows: usize) -> Result<()> {
+        for chunk in tokens.chunks(rows) {
+            run.fill(branch, chunk, rows)?;
+            self.add(chunk.len());
+        }
+        Ok(())
+    }
+}
+
 /// The tokens of the tree.
 struct Tree {
     prompt: Vec<u32>,
@@ -169,20 +206,20 @@ struct Tree {
 
 impl Tree {
     /// Draws the branches' tokens from the model with everything on the device.
-    fn draw(&mut self, bench: &mut Bench, spec: &Spec) -> Result<()> {
+    fn draw(&mut self, bench: &mut Bench, spec: &Spec, through: &mut Tokens<'_>) -> Result<()> {
         bench.llama.refetch(None, &[])?;
         let rows = bench.limits.step_rows;
         let mut run = Run::new(&mut bench.llama, &bench.limits);
         let trunk = run.tree.open();
         let (last, rest) = self.prompt.split_last().ok_or_else(|| Error::fault("no prompt"))?;
-        run.fill(trunk, rest, rows)?;
+        through.fill(&mut run, trunk, rest, rows)?;
         let branches: Vec<BranchId> = (0..spec.branches).map(|_| run.tree.fork(trunk)).collect();
         let sampler = Sampler::new(&Sampling { temperature: 1.0, ..Sampling::default() })?;
         let mut random: Vec<_> = (0..spec.branches).map(|b| stream(spec.seed, "branch", &[b as u64])).collect();
         let mut next = vec![*last; spec.branches];
         for ((branch, next), own) in branches.iter().zip(&mut next).zip(&self.tokens) {
             if let Some((newest, others)) = own.split_last() {
-                run.fill(*branch, &[&[*next], others].concat(), rows)?;
+                through.fill(&mut run, *branch, &[&[*next], others].concat(), rows)?;
                 *next = *newest;
             }
         }
@@ -198,20 +235,27 @@ impl Tree {
                 next[b] = sampler.pick(&mut LogitRow::of(logits), None, &[], &mut random[b])?.token;
                 self.tokens[b].push(next[b]);
             }
+            through.add(branches.len());
         }
         Ok(())
     }
 
     /// The same tokens again, with the method that the device has now; the device is `told` which branches wait.
-    fn measure(&self, bench: &mut Bench, (spec, told): (&Spec, bool), row: &mut Row) -> Result<()> {
+    fn measure(
+        &self,
+        bench: &mut Bench,
+        (spec, told): (&Spec, bool),
+        row: &mut Row,
+        through: &mut Tokens<'_>,
+    ) -> Result<()> {
         let (rows, layers) = (bench.limits.step_rows, bench.layers);
         let mut run = Run::new(&mut bench.llama, &bench.limits);
         let trunk = run.tree.open();
-        run.fill(trunk, &self.prompt, rows)?;
+        through.fill(&mut run, trunk, &self.prompt, rows)?;
         let mut branches = Vec::new();
         for tokens in &self.tokens {
             let branch = run.tree.fork(trunk);
-            run.fill(branch, &tokens[..spec.own], rows)?;
+            through.fill(&mut run, branch, &tokens[..spec.own], rows)?;
             branches.push(branch);
         }
         let mut before = run.link().unwrap_or_default();
@@ -222,7 +266,7 @@ impl Tree {
             if step == WARM {
                 (before, began, read, written) = (run.link().unwrap_or_default(), Instant::now(), 0, 0);
             }
-            let turn = step / TURN % spec.turns;
+            let turn = spec.turn(step);
             if told && step % TURN == 0 {
                 let group = |own| (0..branches.len()).filter(move |b| (b % spec.turns == turn) == own);
                 run.expect(group(true).map(|b| branches[b]), group(false).map(|b| branches[b]));
@@ -236,6 +280,7 @@ impl Tree {
             }
             run.forward()?;
             read += run.io().unique_tokens;
+            through.add(run.rows());
         }
         let seconds = began.elapsed().as_secs_f64();
         let after = run.link().unwrap_or_default();

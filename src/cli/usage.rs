@@ -6,6 +6,7 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Command, CommandFactory, FromArgMatches};
 use std::borrow::Cow;
 use std::error::Error as _;
+use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseIntError};
 use std::process::ExitCode;
 
@@ -36,7 +37,7 @@ fn told(error: &clap::Error) -> ExitCode {
             }
         };
     }
-    match number(error) {
+    match number(error).or_else(|| not_unicode(error, std::env::args_os())) {
         Some(text) => out::tell(&text),
         None => {
             // Words of the command line may hold anything; with colours only where there is nothing to take out.
@@ -70,6 +71,16 @@ fn number(error: &clap::Error) -> Option<String> {
     Some(format!("error: {argument}: {value} {wanted}\n\nFor more information, try '--help'."))
 }
 
+/// Which word is not text: clap only says that there is one.
+fn not_unicode(error: &clap::Error, words: impl Iterator<Item = OsString>) -> Option<String> {
+    if error.kind() != ErrorKind::InvalidUtf8 {
+        return None;
+    }
+    let word = words.into_iter().find(|word| word.to_str().is_none())?;
+    let word = crate::base::text::sanitize_line(&word.to_string_lossy());
+    Some(format!("error: `{word}` is not UTF-8 text: rename the file, or mend the word\n\nFor more information, try '--help'."))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,6 +93,16 @@ mod tests {
     #[test]
     fn the_flags_fit_together() {
         signed(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_word_that_is_no_text_is_named() {
+        use std::os::unix::ffi::OsStringExt;
+        let words = || ["totara", "replay"].map(OsString::from).into_iter().chain([OsString::from_vec(b"a\xffb".into())]);
+        let matches = signed(Cli::command()).try_get_matches_from(words());
+        let told = not_unicode(&matches.unwrap_err(), words()).unwrap();
+        assert!(told.contains("`a\u{fffd}b` is not UTF-8"), "{told}");
     }
 
     #[test]

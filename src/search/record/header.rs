@@ -5,7 +5,7 @@ use crate::strategy::Strategy;
 use crate::task::Puzzle;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Version of the record format.
 pub const FORMAT: u32 = 1;
@@ -61,7 +61,16 @@ pub struct Origin {
 pub enum PuzzleOrigin {
     Generated { size: usize, seed: u64 },
     Typed(String),
-    File { path: PathBuf, id: Option<String> },
+    File {
+        #[serde(serialize_with = "as_text")]
+        path: PathBuf,
+        id: Option<String>,
+    },
+}
+
+/// A name that is not Unicode, as far as JSON can say it: a record whose data file cannot be found again is better than none.
+fn as_text<S: serde::Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(&path.to_string_lossy())
 }
 
 /// Stands for what must stay private.
@@ -147,6 +156,16 @@ fn public_address(word: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    #[cfg(unix)]
+    fn a_data_file_whose_name_is_no_text_does_not_keep_a_run_from_its_record() {
+        use std::os::unix::ffi::OsStringExt;
+        let path = PathBuf::from(std::ffi::OsString::from_vec(b"p\xff.csv".into()));
+        let line = serde_json::to_string(&PuzzleOrigin::File { path, id: None }).unwrap();
+        let read: PuzzleOrigin = serde_json::from_str(&line).unwrap();
+        assert_eq!(read, PuzzleOrigin::File { path: "p\u{fffd}.csv".into(), id: None });
+    }
 
     #[test]
     fn secrets_leave_the_command_line() {

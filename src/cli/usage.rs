@@ -78,7 +78,9 @@ fn not_unicode(error: &clap::Error, words: impl Iterator<Item = OsString>) -> Op
     }
     let word = words.into_iter().find(|word| word.to_str().is_none())?;
     let word = crate::base::text::sanitize_line(&word.to_string_lossy());
-    Some(format!("error: `{word}` is not UTF-8 text: rename the file, or mend the word\n\nFor more information, try '--help'."))
+    Some(format!(
+        "error: `{word}` is not UTF-8 text: rename the file, or mend the word\n\nFor more information, try '--help'."
+    ))
 }
 
 #[cfg(test)]
@@ -99,7 +101,8 @@ mod tests {
     #[cfg(unix)]
     fn a_word_that_is_no_text_is_named() {
         use std::os::unix::ffi::OsStringExt;
-        let words = || ["totara", "replay"].map(OsString::from).into_iter().chain([OsString::from_vec(b"a\xffb".into())]);
+        let words =
+            || ["totara", "replay"].map(OsString::from).into_iter().chain([OsString::from_vec(b"a\xffb".into())]);
         let matches = signed(Cli::command()).try_get_matches_from(words());
         let told = not_unicode(&matches.unwrap_err(), words()).unwrap();
         assert!(told.contains("`a\u{fffd}b` is not UTF-8"), "{told}");

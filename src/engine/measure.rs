@@ -65,12 +65,7 @@ impl Spec {
 }
 
 /// Runs a spec on a model with an empty memory. `tick` hears how many tokens are done, of how many.
-pub fn decode(
-    llama: &mut Llama,
-    limits: &Limits,
-    spec: &Spec,
-    tick: &mut dyn FnMut(usize, usize),
-) -> Result<Measured> {
+pub fn decode(llama: &mut Llama, limits: &Limits, spec: &Spec, tick: &mut dyn FnMut(usize, usize)) -> Result<Measured> {
     if spec.prompt == 0 || spec.branches == 0 || spec.steps == 0 {
         return Err(Error::input("bench decode wants at least one prompt token, one branch and one step"));
     }

@@ -59,7 +59,10 @@ pub struct Origin {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PuzzleOrigin {
-    Generated { size: usize, seed: u64 },
+    Generated {
+        size: usize,
+        seed: u64,
+    },
     Typed(String),
     File {
         #[serde(serialize_with = "as_text")]

@@ -15,19 +15,73 @@ struct Costs {
     /// Packed rows of one pass over a tile on the tensor cores, and what a pass costs.
     pass_rows: u32,
     pass: u64,
-    /// A tile whose rows leave most warps idle still takes this long.
+    /// A tile whose rows leave most warps idle still takes this long, and this long where the block has more rows than a
+    /// pass: the Hopper kernel then gives a tile to both warpgroups in place of every other tile to each.
     least: u64,
-    /// Starting an item: descriptors, queries, writing partials.
+    least_of_tall: u64,
+    /// A tile takes as long as so many columns more would, whatever the head size.
+    columns: u32,
+    /// Starting an item: descriptors, queries, writing rows.
     item: u64,
+    /// What a packed row written as a partial adds to it, in picoseconds.
+    partial: u64,
 }
 
-const AMPERE: Costs = Costs { device: 2000, cached: 1400, pass_rows: 16, pass: 500, least: 1000, item: 1500 };
-const HOPPER: Costs = Costs { device: 850, cached: 750, pass_rows: 64, pass: 450, least: 750, item: 2500 };
+const AMPERE: Costs = Costs {
+    device: 2000,
+    cached: 1400,
+    pass_rows: 16,
+    pass: 500,
+    least: 1000,
+    least_of_tall: 1000,
+    columns: 0,
+    item: 1500,
+    partial: 0,
+};
+const HOPPER: Costs = Costs {
+    device: 950,
+    cached: 840,
+    pass_rows: 64,
+    pass: 550,
+    least: 840,
+    least_of_tall: 1040,
+    columns: 60,
+    item: 2050,
+    partial: 7000,
+};
 
 /// The barrier before the merge.
 const MEET: u64 = 1200;
 /// One more partial in a row's list.
-const LISTED: u64 = 50;
+const LISTED: u64 = 138;
+/// A packed row to merge, of one CTA: its warps merge a row each, at the same time.
+const MERGED: u64 = 205;
+
+/// What tiles cost on a machine.
+#[derive(Debug, Clone, Copy)]
+pub struct TilePrices {
+    device: u64,
+    cached: u64,
+    pass: u64,
+    least: u64,
+    least_of_tall: u64,
+    pass_rows: u32,
+    group: u32,
+}
+
+impl TilePrices {
+    /// One tile against those of `rows`, a block's, that see it.
+    pub fn of(&self, tile: &Brief, rows: Range<u32>, cached: bool) -> u64 {
+        let seen = (u32::from(tile.some[1]).min(rows.end)).saturating_sub(u32::from(tile.some[0]).max(rows.start));
+        let tall = (rows.end - rows.start) * self.group > self.pass_rows;
+        let least = if tall { self.least_of_tall } else { self.least };
+        let read = if cached { self.cached } else { self.device };
+        let packed = seen * self.group;
+        // Most tiles take one pass, and dividing takes longer than all else here.
+        let passes = u64::from(if packed <= self.pass_rows { packed.min(1) } else { packed.div_ceil(self.pass_rows) });
+        read.max(passes * self.pass).max(least)
+    }
+}
 
 impl Machine {
     /// CTAs for each K/V head.
@@ -42,8 +96,9 @@ impl Machine {
         }
     }
 
-    pub fn item(&self) -> u64 {
-        self.costs().item
+    /// An item of which so many query rows are partial, besides its tiles.
+    pub fn item(&self, partial: u32) -> u64 {
+        self.costs().item + self.costs().partial * u64::from(partial * self.group) / 1000
     }
 
     /// Packed rows up to which several warps share the rows and split the keys.
@@ -57,31 +112,34 @@ impl Machine {
         self.kernel == Kernel::Ampere
     }
 
+    pub fn tile_prices(&self) -> TilePrices {
+        let costs = self.costs();
+        let columns = u64::from(costs.columns);
+        let sized = |cost: u64| cost * (u64::from(self.head_size) + columns) / (128 + columns);
+        TilePrices {
+            device: sized(costs.device),
+            cached: sized(costs.cached),
+            pass: sized(costs.pass),
+            least: sized(costs.least),
+            least_of_tall: sized(costs.least_of_tall),
+            pass_rows: costs.pass_rows,
+            group: self.group,
+        }
+    }
+
     /// What any tile costs.
     pub fn least_tile(&self) -> u64 {
-        self.costs().least.min(self.costs().cached) * u64::from(self.head_size) / 128
+        let prices = self.tile_prices();
+        prices.least.min(prices.cached)
     }
 
-    /// One tile against those of `rows` that see it.
-    pub fn tile(&self, tile: &Brief, rows: Range<u32>, cached: bool) -> u64 {
-        let costs = self.costs();
-        let seen = (u32::from(tile.some[1]).min(rows.end)).saturating_sub(u32::from(tile.some[0]).max(rows.start));
-        let read = if cached { costs.cached } else { costs.device };
-        let packed = seen * self.group;
-        // Most tiles take one pass, and dividing takes longer than all else here.
-        let passes =
-            u64::from(if packed <= costs.pass_rows { packed.min(1) } else { packed.div_ceil(costs.pass_rows) });
-        read.max(passes * costs.pass).max(costs.least) * u64::from(self.head_size) / 128
-    }
-
-    /// Writing and reading `partials` query rows for all heads, spread over the card, and walking the longest row's list.
-    /// Fitted to 80 measured plans, with what a tile and an item cost.
-    pub fn merge(&self, partials: u64, longest: u64) -> u64 {
-        if partials == 0 {
+    /// Merging `rows` query rows for all heads, spread over the card, and walking the longest row's list.
+    /// Fitted to 1,700 measured plans, with what a tile and an item cost.
+    pub fn merge(&self, rows: u64, longest: u64) -> u64 {
+        if rows == 0 {
             return 0;
         }
-        let bytes = 2 * partials * u64::from(self.group * self.kv_heads) * (u64::from(self.head_size) + 1) * 4;
-        MEET + bytes / 2600 + longest * LISTED
+        MEET + rows * u64::from(self.group * self.kv_heads) * MERGED / u64::from(self.resident) + longest * LISTED
     }
 
     /// DeFT's chunk: the flattened tree cut into as many chunks as there are CTAs, a multiple of the tile.

@@ -86,10 +86,11 @@ impl Draft {
         costs.clear();
         tiles.clear();
         sweep.begin();
+        let prices = machine.tile_prices();
         for rows in rows.iter() {
             let first = tiles.len();
             tiles.push(flat, sweep.stretches(flat, rows));
-            let price = |t: &Brief| machine.tile(t, rows.clone(), u32::from(t.some[0]) < rows.start);
+            let price = |t: &Brief| prices.of(t, rows.clone(), u32::from(t.some[0]) < rows.start);
             costs.extend(tiles.briefs[first..].iter().map(price));
             ends.push(tiles.len());
         }
@@ -100,7 +101,8 @@ impl Draft {
     pub fn cut_evenly(&mut self, machine: &Machine, ctas: u32) {
         let Self { tiles, blocks, cuts } = self;
         cuts.clear();
-        cuts.nanoseconds = blocks.even.cut(&blocks.costs, &blocks.ends, ctas as usize, machine.item());
+        let tallest = blocks.rows.iter().map(|r| r.end - r.start).max().unwrap_or(0);
+        cuts.nanoseconds = blocks.even.cut(&blocks.costs, &blocks.ends, ctas as usize, machine.item(tallest));
         let mut block = 0;
         for run in blocks.even.runs() {
             let mut at = run.start;
@@ -200,8 +202,8 @@ impl Cuts {
 
     /// Adds what merging takes to the estimate.
     pub fn price_merge(&mut self, machine: &Machine) {
-        let partials = self.items.iter().filter(|i| self.is_partial(i)).map(|i| u64::from(i.rows)).sum();
+        let rows = self.shares.iter().filter(|&&n| n > 1).count() as u64;
         let longest = self.shares.iter().max().map_or(0, |&n| u64::from(n));
-        self.nanoseconds += machine.merge(partials, longest);
+        self.nanoseconds += machine.merge(rows, longest);
     }
 }

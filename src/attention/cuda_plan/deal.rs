@@ -32,6 +32,7 @@ impl Units {
     /// The rows `part` against the tiles `unit` as items, and what they cost: one for each run of tiles that they see;
     /// short gaps are read along, masked.
     fn push(&mut self, machine: &Machine, tiles: &[Brief], unit: Range<usize>, part: &Range<u32>) -> u64 {
+        let prices = machine.tile_prices();
         let (mut cost, mut run, mut end) = (0, unit.start, unit.start);
         let mut rows = part.start..part.start;
         for t in unit.start..unit.end + 1 {
@@ -40,8 +41,8 @@ impl Units {
                 continue;
             }
             if !rows.is_empty() && (t == unit.end || t - end > SPLIT_TILES) {
-                let read = |t: &Brief| machine.tile(t, part.clone(), u32::from(t.some[0]) < part.start);
-                cost += machine.item() + tiles[run..end].iter().map(read).sum::<u64>();
+                let read = |t: &Brief| prices.of(t, part.clone(), u32::from(t.some[0]) < part.start);
+                cost += machine.item(part.end - part.start) + tiles[run..end].iter().map(read).sum::<u64>();
                 self.items.push(item(machine.group, rows.clone(), run, end - run));
                 rows = part.start..part.start;
             }
@@ -114,7 +115,7 @@ impl Draft {
         let (mut units, mut first) = (Units::default(), 0);
         for (rows, &end) in self.blocks.rows.iter().zip(&self.blocks.ends) {
             units.items.push(item(machine.group, rows.clone(), first, end - first));
-            units.end(machine.item() + self.blocks.costs[first..end].iter().sum::<u64>());
+            units.end(machine.item(0) + self.blocks.costs[first..end].iter().sum::<u64>());
             first = end;
         }
         self.cuts.deal(&units, machine.ctas(), flat.rows());
@@ -124,14 +125,14 @@ impl Draft {
     pub fn masked(&mut self, flat: &Flat, machine: &Machine) {
         self.all_tiles(flat);
         let Self { tiles, cuts, .. } = self;
-        let (mut costs, mut ends) = (Vec::new(), Vec::new());
+        let (mut costs, mut ends, prices) = (Vec::new(), Vec::new(), machine.tile_prices());
         for row in 0..flat.rows() {
-            costs.extend(tiles.briefs.iter().map(|tile| machine.tile(tile, 0..1, row > 0)));
+            costs.extend(tiles.briefs.iter().map(|tile| prices.of(tile, 0..1, row > 0)));
             ends.push(costs.len());
         }
         let mut even = EvenCuts::default();
         cuts.clear();
-        cuts.nanoseconds = even.cut(&costs, &ends, machine.ctas() as usize, machine.item());
+        cuts.nanoseconds = even.cut(&costs, &ends, machine.ctas() as usize, machine.item(1));
         let n = tiles.len().max(1);
         for run in even.runs() {
             let mut at = run.start;

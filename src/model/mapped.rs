@@ -55,7 +55,7 @@ pub fn mistaken_for(bytes: &[u8]) -> Option<&'static str> {
     }
 }
 
-/// Reads a text file of at most `limit` bytes.
+/// Reads a text file of at most `limit` bytes; a mark of its byte order, with which some editors begin a text, is no part of it.
 pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     let shown = path.display();
     let (file, _) = open(path)?;
@@ -67,9 +67,10 @@ pub fn read_text(path: &Path, limit: u64) -> Result<String> {
     if let Some(what) = mistaken_for(&bytes) {
         return Err(Error::input(format!("{shown}: {what}")));
     }
-    String::from_utf8(bytes).map_err(|e| {
+    let text = String::from_utf8(bytes).map_err(|e| {
         Error::input(format!("{shown}: is not UTF-8 text (first wrong byte at {})", e.utf8_error().valid_up_to()))
-    })
+    })?;
+    Ok(text.strip_prefix('\u{feff}').map(str::to_string).unwrap_or(text))
 }
 
 /// [`read_text`] for a file that need not be there.
@@ -107,6 +108,14 @@ mod tests {
         assert!(map(dir.path()).unwrap_err().message().contains("not a regular file"));
         std::fs::write(&path, b"").unwrap();
         assert!(map(&path).unwrap_err().message().contains("empty (0 bytes)"));
+    }
+
+    #[test]
+    fn a_mark_of_the_byte_order_is_no_part_of_a_text() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        std::fs::write(&path, "\u{feff}{\"a\": \"\u{feff}\"}").unwrap();
+        assert_eq!(read_text(&path, 100).unwrap(), "{\"a\": \"\u{feff}\"}");
     }
 
     #[test]

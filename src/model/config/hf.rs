@@ -62,6 +62,9 @@ pub struct HfConfig {
 
 /// Reads the text of a `config.json`.
 pub fn read(text: &str) -> Result<HfConfig> {
+    if !text.trim_start().is_empty() && !text.trim_start().starts_with('{') {
+        return Err(Error::input("is not a description of a model: a JSON object is needed"));
+    }
     let raw: Raw = serde_json::from_str(text).map_err(|e| Error::input(format!("cannot be read: {e}")))?;
     let architecture = architecture(&raw)?;
     refuse_unsupported(&raw)?;
@@ -236,6 +239,9 @@ mod tests {
         check(r#", "head_dim": 7"#, "odd");
         check(r#", "rope_theta": 0"#, "rotary base");
         check(r#", "head_dim": 0"#, "head_dim");
+        for no_object in ["[]", "5", "\"x\""] {
+            assert!(read(no_object).is_err_and(|e| e.message().contains("a JSON object is needed")), "{no_object}");
+        }
         let refused = read(r#"{"architectures": ["ZebraForCausalLM"]}"#).map(|_| ()).unwrap_err();
         assert!(refused.message().contains("ZebraForCausalLM") && refused.message().contains("LlamaForCausalLM"));
         assert!(read(r#"{"hidden_size": "many"}"#).is_err());

@@ -5,7 +5,7 @@
 
 use super::config::Config;
 use super::gguf::types;
-use crate::base::text::sanitize_line;
+use crate::base::text::{counted, sanitize_line};
 use crate::base::{Error, Result};
 use crate::device::weight::{Bytes, LayerWeights, Weight, Weights};
 use candle_core::quantized::GgmlDType;
@@ -96,6 +96,14 @@ fn gather(source: &dyn Tensors, naming: Naming, config: &Config) -> Result<Weigh
         return Err(Error::input(format!("has a bias (tensor `{}`), which is not supported", sanitize_line(bias))));
     }
     let shape = &config.shape;
+    // A model of which only the first layers run writes nonsense, and nothing else would tell why.
+    let beyond = naming.layer(shape.layers, "attn_norm");
+    if source.tensor(&beyond).is_some() {
+        return Err(Error::input(format!(
+            "tensor `{beyond}` is there, but the description says {}: it is of another model",
+            counted(shape.layers as u64, "layer", "layers")
+        )));
+    }
     let (hidden, feed_forward) = (shape.hidden, shape.feed_forward);
     let (q, kv) = (shape.heads * shape.head_size, shape.kv_heads * shape.head_size);
     let layers = (0..shape.layers).map(|layer| {

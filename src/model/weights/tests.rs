@@ -56,6 +56,8 @@ fn missing_wrong_and_unknown_tensors_are_refused_by_name() {
         &[name, "[128, 256]"],
     );
     check(without().raw_tensor(name, &[256, 128], 20, vec![0; 128 * 8 * 18]), &[name, "IQ4_NL", "Q4_1"]);
+    let further = good.clone().tensor("blk.1.attn_norm.weight", &[HIDDEN], &vec![1.0; HIDDEN], GgmlDType::F32);
+    check(further, &["blk.1.attn_norm.weight", "says 1 layer:"]);
     let norm = "output_norm.weight";
     check(good.clone().without_tensor(norm).tensor(norm, &[HIDDEN], &vec![f32::NAN; HIDDEN], GgmlDType::F32), &[norm]);
     check(good.clone().without_tensor(norm).tensor(norm, &[1, HIDDEN], &vec![1.0; HIDDEN], GgmlDType::F32), &[norm]);

@@ -57,10 +57,12 @@ pub struct Measured {
 }
 
 impl Spec {
-    /// Pages the whole takes without drafts: each branch begins a page of its own.
+    /// Pages the whole takes without drafts: the first branch goes on in the prompt's last page, the others begin pages of
+    /// their own where that one is full to.
     pub fn pages(&self) -> usize {
-        let own = self.own + self.steps;
-        self.prompt.div_ceil(PAGE_TOKENS) + self.branches * (own.div_ceil(PAGE_TOKENS) + 1)
+        let tail = self.prompt % PAGE_TOKENS;
+        let own = (tail + self.own + self.steps).div_ceil(PAGE_TOKENS);
+        self.prompt.div_ceil(PAGE_TOKENS) + self.branches * own - usize::from(tail > 0)
     }
 }
 
@@ -191,6 +193,18 @@ mod tests {
         assert!(decode(&mut small, &limits, &spec, &mut |_, _| {}).unwrap_err().message().contains("--kv-budget"));
         assert!(script.lock().unwrap().steps.is_empty(), "what does not fit is refused before anything is computed");
         assert!(decode(&mut small, &limits, &Spec { steps: 0, ..spec }, &mut |_, _| {}).is_err());
+    }
+
+    #[test]
+    fn pages_are_counted_to_the_last_one() {
+        for (prompt, branches, own, steps, pages) in
+            [(48, 3, 12, 4, 6), (50, 3, 10, 4, 6), (50, 3, 10, 5, 9), (1, 4, 0, 15, 4), (64, 32, 0, 16, 36)]
+        {
+            let spec = Spec { prompt, branches, own, steps, seed: 2 };
+            assert_eq!(spec.pages(), pages, "{spec:?}");
+            let (mut llama, limits, _) = testing::llama(pages);
+            decode(&mut llama, &limits, &spec, &mut |_, _| {}).unwrap();
+        }
     }
 
     #[test]

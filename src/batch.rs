@@ -129,7 +129,8 @@ pub struct Done {
 ///
 /// # Errors
 /// Two jobs have the same key; the folder is in use, holds other results, or cannot be written to; a model cannot be
-/// opened, which leaves no folder behind where there is no row yet; a row could not be written, which ends the batch at once with all earlier rows intact.
+/// opened, which leaves no folder behind where there is no row yet; a row could not be written, which ends the batch at
+/// once with all earlier rows intact.
 pub async fn run(
     jobs: Vec<Job>,
     models: Models,

@@ -136,14 +136,15 @@ impl Folder {
         let folders = folders.filter(|folder| !folder.as_os_str().is_empty()).map(Path::to_path_buf).collect();
         std::fs::create_dir_all(&path)
             .map_err(|e| Error::fault(format!("folder {} cannot be made: {e}", path.display())))?;
-        let mut files: Vec<PathBuf> = ["lock", "results.jsonl", "manifest.json"].map(|name| path.join(name)).into();
+        let mut files: Vec<PathBuf> = ["results.jsonl", "manifest.json", "lock"].map(|name| path.join(name)).into();
         files.retain(|file| file.symlink_metadata().is_err());
         let lock = lock(&path)?;
         let mut manifest = Manifest::new(jobs, options);
         let results = inside(&path, "results.jsonl")?;
-        // A batch that was cut before its first row has left nothing that another could spoil.
+        // A batch that was cut before its first row, and recorded nothing, has left nothing that another could spoil.
         let rows_there = results.metadata().is_ok_and(|meta| meta.len() > 0);
-        let old = read_manifest(&path)?.filter(|_| rows_there);
+        let recorded = std::fs::read_dir(path.join("events")).is_ok_and(|mut records| records.next().is_some());
+        let old = read_manifest(&path)?.filter(|_| rows_there || recorded);
         if let Some(old) = &old {
             if !options.resume {
                 return Err(Error::input(format!(
@@ -173,7 +174,8 @@ impl Folder {
     /// a folder of results.
     pub fn take_back(self) {
         let Some(Begun { folders, files }) = &self.begun else { return };
-        // What cannot be removed stays, and a folder that holds something else.
+        // What cannot be removed stays, and a folder that holds something else. The lock goes last: another batch may begin
+        // once it is gone.
         for file in files {
             let _ = std::fs::remove_file(file);
         }

@@ -37,6 +37,11 @@ impl FromStr for Size {
         let number: f64 = number.parse().map_err(|_| refuse())?;
         let factor = match unit.trim().to_ascii_lowercase().as_str() {
             "%" if number > 0.0 && number <= 100.0 => return Ok(Self::Percent(number)),
+            "%" => {
+                return Err(Error::input(format!(
+                    "`{text}` of what is free: give more than 0% and at most 100%, or a size such as 512MiB"
+                )));
+            }
             "" | "b" => 1u64,
             "k" | "kib" | "kb" => 1 << 10,
             "m" | "mib" | "mb" => 1 << 20,
@@ -117,6 +122,8 @@ mod tests {
         for bad in ["", "%", "0%", "101%", "-1", "12XB", "1e400", "GiB"] {
             check(bad, None);
         }
+        let told = "101%".parse::<Size>().unwrap_err().to_string();
+        assert!(told.contains("at most 100%"), "{told}");
     }
 
     #[test]

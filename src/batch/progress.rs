@@ -13,8 +13,16 @@ const EVERY: Duration = Duration::from_secs(5);
 /// Where progress is shown.
 pub enum Progress<W: Write> {
     Quiet,
-    Bar { bar: ProgressBar, counts: Counts },
-    Log { out: W, last: Option<Instant>, counts: Counts },
+    Bar {
+        bar: ProgressBar,
+        counts: Counts,
+    },
+    Log {
+        out: W,
+        /// When a line was last written, and of how many rows.
+        last: Option<(Instant, usize)>,
+        counts: Counts,
+    },
 }
 
 /// What is shown.
@@ -87,8 +95,8 @@ impl<W: Write> Progress<W> {
             Self::Log { out, last, counts } => {
                 counts.add(row);
                 let now = Instant::now();
-                if last.is_none_or(|last| now.duration_since(last) >= EVERY) {
-                    *last = Some(now);
+                if last.is_none_or(|(last, _)| now.duration_since(last) >= EVERY) {
+                    *last = Some((now, counts.done));
                     // Progress that cannot be shown is no reason to stop.
                     let _ = writeln!(out, "{}", counts.line(now));
                 }
@@ -112,8 +120,10 @@ impl<W: Write> Progress<W> {
         match self {
             Self::Quiet => {}
             Self::Bar { bar, .. } => bar.finish_and_clear(),
-            Self::Log { out, counts, .. } => {
-                let _ = writeln!(out, "{}", counts.line(Instant::now()));
+            Self::Log { out, last, counts } => {
+                if last.is_none_or(|(_, done)| done < counts.done) {
+                    let _ = writeln!(out, "{}", counts.line(Instant::now()));
+                }
             }
         }
     }

@@ -378,6 +378,12 @@ fn a_log_stays_readable() {
     assert!(text.lines().count() <= 3, "{text}");
     assert!(text.contains("50 of 50 puzzles"));
     assert!(text.chars().all(|c| c == '\n' || !c.is_control()));
+    // A line that says how it ended is not said twice.
+    let mut log = Vec::new();
+    let mut progress = progress::Progress::new(0, 1, false, false, &mut log);
+    progress.row(&rows[0]);
+    progress.finish();
+    assert_eq!(String::from_utf8(log).unwrap().lines().count(), 1);
 }
 
 /// Several engines stand for several cards: each gets its share, and the rows are those of one engine.
@@ -474,6 +480,13 @@ fn a_batch_that_was_cut_before_its_first_row_is_no_result() {
     // As a kill leaves it while the model loads.
     drop(Folder::open(&options, &jobs(1, &["s"]), &mut |_| {}).unwrap());
     options.seed += 1;
+    // A record that it began is not written over unasked.
+    let events = folder.path().join("events");
+    std::fs::create_dir(&events).unwrap();
+    std::fs::write(events.join("one.jsonl"), "{}").unwrap();
+    let refused = Folder::open(&options, &jobs(1, &["s"]), &mut |_| {}).unwrap_err();
+    assert!(refused.message().contains("--resume"), "{refused}");
+    std::fs::remove_dir_all(&events).unwrap();
     let (done, ..) = batch(jobs(1, &["s"]), &options, 0).unwrap();
     assert_eq!(done.missing, 0);
     assert_eq!(rows(folder.path()).len(), 1);

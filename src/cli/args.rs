@@ -218,13 +218,17 @@ pub enum StrategyCommand {
     List,
     /// The YAML text of a built-in strategy
     Show {
+        /// As `strategy list` names it
         name: String,
         /// The task it is for, where several have a strategy of that name
         #[arg(long)]
         task: Option<String>,
     },
     /// Write a commented strategy file to start from
-    New { file: PathBuf },
+    New {
+        /// The new file; one that is there stays as it is
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Clone, Subcommand)]
@@ -233,11 +237,15 @@ pub enum TaskCommand {
     List,
     /// What a task takes and offers to prompts
     Show {
+        /// As `task list` names it, or a task's file
         #[arg(value_name = "NAME|FILE")]
         name: String,
     },
     /// Write a commented task file to start from
-    New { file: PathBuf },
+    New {
+        /// The new file; one that is there stays as it is
+        file: PathBuf,
+    },
 }
 
 #[derive(Debug, Clone, Subcommand)]
@@ -253,6 +261,7 @@ pub enum ModelCommand {
     Info,
     /// Token ids of a text
     Tokenize {
+        /// The text to cut into tokens
         #[arg(long, allow_hyphen_values = true)]
         text: String,
     },

@@ -30,7 +30,7 @@ enum Shown {
     Nothing,
     /// A bar, while something is under way.
     Bar(Option<ProgressBar>),
-    /// Lines, by a thread from the first tick on.
+    /// Lines, by a thread from the first tick on; none where no thread can be had.
     Lines(Option<Writer>),
 }
 
@@ -61,9 +61,13 @@ impl Ticker {
             }
             Shown::Lines(writer) if done < total => {
                 let tick = (done, total);
-                let writer = writer.get_or_insert_with(|| lines(unit, tick));
-                // A writer that is gone has nobody to write to.
-                let _ = writer.ticks.send(tick);
+                if writer.is_none() {
+                    *writer = lines(unit, tick);
+                }
+                if let Some(writer) = writer {
+                    // A writer that is gone has nobody to write to.
+                    let _ = writer.ticks.send(tick);
+                }
             }
             _ => self.finish(),
         }
@@ -96,7 +100,7 @@ fn bar(unit: &'static str) -> ProgressBar {
 }
 
 /// Starts a thread that writes how far things are until nobody tells it any more.
-fn lines(unit: &'static str, first: (usize, usize)) -> Writer {
+fn lines(unit: &'static str, first: (usize, usize)) -> Option<Writer> {
     let (sender, ticks) = channel();
     let write = move || {
         let (mut newest, mut told, mut at) = (first, None, Instant::now());
@@ -113,7 +117,8 @@ fn lines(unit: &'static str, first: (usize, usize)) -> Writer {
             }
         }
     };
-    Writer { ticks: sender, thread: std::thread::spawn(write) }
+    let thread = std::thread::Builder::new().name("progress".into()).spawn(write).ok()?;
+    Some(Writer { ticks: sender, thread })
 }
 
 impl Drop for Ticker {

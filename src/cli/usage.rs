@@ -37,7 +37,7 @@ fn told(error: &clap::Error) -> ExitCode {
             }
         };
     }
-    match number(error).or_else(|| not_unicode(error, std::env::args_os())) {
+    match number(error).or_else(|| not_unicode(error, std::env::args_os().skip(1))) {
         Some(text) => out::tell(&text),
         None => {
             // Words of the command line may hold anything; with colours only where there is nothing to take out.
@@ -95,6 +95,16 @@ mod tests {
     #[test]
     fn the_flags_fit_together() {
         signed(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn every_word_and_flag_has_a_help_text() {
+        fn without(command: &Command) -> Vec<String> {
+            let bare = command.get_arguments().filter(|arg| arg.get_help().is_none());
+            let bare = bare.map(|arg| format!("{} {}", command.get_name(), arg.get_id()));
+            bare.chain(command.get_subcommands().flat_map(without)).collect()
+        }
+        assert_eq!(without(&signed(Cli::command())), Vec::<String>::new());
     }
 
     #[test]

@@ -51,9 +51,12 @@ impl Folder {
         } else {
             let single = path.join(SINGLE);
             if !single.exists() {
+                let pickled =
+                    path.join("pytorch_model.bin").exists() || path.join("pytorch_model.bin.index.json").exists();
                 return Err(Error::input(format!(
-                    "{}: holds neither {SINGLE} nor {INDEX}: give a GGUF file or a folder with safetensors weights",
-                    path.display()
+                    "{}: holds neither {SINGLE} nor {INDEX}{}: give a GGUF file or a folder with safetensors weights",
+                    path.display(),
+                    if pickled { " (pytorch_model.bin is not read)" } else { "" }
                 )));
             }
             folder.read_file(&single)?;

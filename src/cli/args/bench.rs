@@ -34,6 +34,7 @@ pub struct BenchAttentionArgs {
     /// Query heads / K/V heads
     #[arg(long, default_value = "9/3", value_name = "Q/KV")]
     pub heads: String,
+    /// Numbers of a head
     #[arg(long, default_value_t = 64, value_name = "N", value_parser = within(8..=1024))]
     pub head_size: usize,
     /// f16 or f32 on the CPU, f16 or bf16 on CUDA
@@ -61,8 +62,10 @@ pub struct BenchRecordedArgs {
     /// Query heads / K/V heads
     #[arg(long, default_value = "32/8", value_name = "Q/KV")]
     pub heads: String,
+    /// Numbers of a head
     #[arg(long, default_value_t = 128, value_name = "N", value_parser = within(8..=1024))]
     pub head_size: usize,
+    /// Layers that the bytes are counted over
     #[arg(long, default_value_t = 32, value_name = "N", value_parser = within(1..=10_000))]
     pub layers: usize,
 }

@@ -171,16 +171,22 @@ pub struct CompleteArgs {
     /// The text to continue: text, @FILE, or - for standard input
     #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     pub prompt: String,
+    /// How far from the likeliest token it may stray; 0: never
     #[arg(long, value_name = "X", default_value_t = 0.0, allow_hyphen_values = true)]
     pub temperature: f32,
+    /// Sample from the N likeliest tokens only
     #[arg(long, value_name = "N")]
     pub top_k: Option<usize>,
+    /// Sample from the likeliest tokens that make up this share of probability
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub top_p: Option<f32>,
+    /// Sample from tokens at least this likely, as a share of the likeliest one's probability
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     pub min_p: Option<f32>,
+    /// How much less likely a token gets that is there already; 1: not at all
     #[arg(long, value_name = "X", default_value_t = 1.0, allow_hyphen_values = true)]
     pub repetition_penalty: f32,
+    /// Tokens of an answer at most
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = within(1..=u64::MAX))]
     pub max_tokens: usize,
     /// End before this text; may be given several times

@@ -47,6 +47,8 @@ fn shards_and_index_must_agree() {
     let write = |name: &str, bytes: &[u8]| fs::write(root.join(name), bytes).unwrap();
     let index = |map: &str| write(INDEX, format!(r#"{{"metadata": {{}}, "weight_map": {{{map}}}}}"#).as_bytes());
     assert!(refused(root).contains("holds neither"));
+    write("pytorch_model.bin", b"");
+    assert!(refused(root).contains("pytorch_model.bin is not read"));
     write("a.safetensors", &file_of(&[("x", &[2]), ("y", &[3])]));
     write("b.safetensors", &file_of(&[("z", &[2, 2])]));
     index(r#""x": "a.safetensors", "z": "b.safetensors""#);

@@ -162,11 +162,13 @@ fn needed_bytes(shape: &Shape, options: &Options) -> u64 {
     let times = |a: u64, b: u64| a.saturating_mul(b);
     // A node begins and ends within a page.
     let arena = times(tokens.saturating_add(2 * page * shape.nodes.len() as u64), token);
+    // Dense methods have the whole tree as one run.
+    let flat = times(tokens.saturating_add(page), token);
     let scores = times(rows, times(Flat::stride(shape.tokens()) as u64, float));
     let own = |method: &Method| match method {
         Method::FlashDecoding => times(2, times(queries().fold(page * rows, u64::saturating_add), token)),
-        Method::Medusa => times(2, arena).saturating_add(times(scores, 1 + heads as u64)),
-        Method::SpecInfer | Method::Vanilla => times(2, arena).saturating_add(scores),
+        Method::Medusa => times(2, flat).saturating_add(times(scores, 1 + heads as u64)),
+        Method::SpecInfer | Method::Vanilla => times(2, flat).saturating_add(scores),
         _ => 0,
     };
     // The reference reads the longest path in float32.

@@ -25,8 +25,11 @@ struct Costs {
     item: u64,
     /// What a packed row written as a partial adds to it, in picoseconds.
     partial: u64,
+    /// A packed row to merge, of one CTA: its warps merge a row each, at the same time.
+    merged: u64,
 }
 
+// Tiles and items of an earlier fit; merging is the Hopper kernel's code with half the warps a CTA.
 const AMPERE: Costs = Costs {
     device: 2000,
     cached: 1400,
@@ -37,6 +40,7 @@ const AMPERE: Costs = Costs {
     columns: 0,
     item: 1500,
     partial: 0,
+    merged: 410,
 };
 const HOPPER: Costs = Costs {
     device: 950,
@@ -48,14 +52,13 @@ const HOPPER: Costs = Costs {
     columns: 60,
     item: 2050,
     partial: 7000,
+    merged: 205,
 };
 
 /// The barrier before the merge.
 const MEET: u64 = 1200;
 /// One more partial in a row's list.
 const LISTED: u64 = 138;
-/// A packed row to merge, of one CTA: its warps merge a row each, at the same time.
-const MERGED: u64 = 205;
 
 /// What tiles cost on a machine.
 #[derive(Debug, Clone, Copy)]
@@ -134,12 +137,13 @@ impl Machine {
     }
 
     /// Merging `rows` query rows for all heads, spread over the card, and walking the longest row's list.
-    /// Fitted to 1,700 measured plans, with what a tile and an item cost.
+    /// Fitted to 1,700 measured plans of the Hopper kernel, with what its tiles and items cost.
     pub fn merge(&self, rows: u64, longest: u64) -> u64 {
         if rows == 0 {
             return 0;
         }
-        MEET + rows * u64::from(self.group * self.kv_heads) * MERGED / u64::from(self.resident) + longest * LISTED
+        let packed = rows * u64::from(self.group * self.kv_heads);
+        MEET + packed * self.costs().merged / u64::from(self.resident) + longest * LISTED
     }
 
     /// DeFT's chunk: the flattened tree cut into as many chunks as there are CTAs, a multiple of the tile.

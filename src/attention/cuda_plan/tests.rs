@@ -137,49 +137,77 @@ fn machines() -> Vec<Machine> {
     ]
 }
 
+/// A chain, star, comb, forest or any tree, with queries in an order that is not depth-first.
+fn random(case: u64) -> Case {
+    let mut random = rng::stream(case, "cuda plan", &[]);
+    let nodes = random.random_range(1..60u32);
+    let style = case % 5;
+    let mut shape: Vec<(Option<u32>, u32)> = Vec::new();
+    for i in 0..nodes {
+        let parent = match style {
+            _ if i == 0 => None,
+            0 => Some(i - 1),                                  // chain
+            1 => Some(0),                                      // star
+            2 => Some(if i % 2 == 0 { i - 2 } else { i - 1 }), // comb
+            _ if random.random_range(0..12) == 0 => None,      // forest
+            _ => Some(random.random_range(0..i)),
+        };
+        let len = match random.random_range(0..5) {
+            0 => 0,
+            1 => 1,
+            2 => random.random_range(1..20),
+            _ => random.random_range(1..150),
+        };
+        shape.push((parent, if parent.is_none() { len.max(1) } else { len }));
+    }
+    let mut rows: Vec<(u32, u32)> = Vec::new();
+    for (i, node) in shape.iter().enumerate().filter(|(_, n)| n.1 > 0) {
+        match random.random_range(0..4) {
+            0 => {}
+            1 => rows.extend((node.1.saturating_sub(6)..node.1).map(|o| (i as u32, o))), // a suffix of queries
+            _ => rows.push((i as u32, random.random_range(0..node.1))),
+        }
+    }
+    if rows.is_empty() {
+        rows.push((0, shape[0].1 - 1));
+    }
+    // Batch order is not depth-first order.
+    for i in (1..rows.len()).rev() {
+        rows.swap(i, random.random_range(0..=i));
+    }
+    Case::new(&shape, &rows, case.is_multiple_of(2))
+}
+
 #[test]
 fn plans_of_random_trees_cover_each_visible_pair_once() {
-    for case in 0..60u64 {
-        let mut random = rng::stream(case, "cuda plan", &[]);
-        let nodes = random.random_range(1..60u32);
-        let style = case % 5;
-        let mut shape: Vec<(Option<u32>, u32)> = Vec::new();
-        for i in 0..nodes {
-            let parent = match style {
-                _ if i == 0 => None,
-                0 => Some(i - 1),                                  // chain
-                1 => Some(0),                                      // star
-                2 => Some(if i % 2 == 0 { i - 2 } else { i - 1 }), // comb
-                _ if random.random_range(0..12) == 0 => None,      // forest
-                _ => Some(random.random_range(0..i)),
-            };
-            let len = match random.random_range(0..5) {
-                0 => 0,
-                1 => 1,
-                2 => random.random_range(1..20),
-                _ => random.random_range(1..150),
-            };
-            shape.push((parent, if parent.is_none() { len.max(1) } else { len }));
-        }
-        let mut rows: Vec<(u32, u32)> = Vec::new();
-        for (i, node) in shape.iter().enumerate().filter(|(_, n)| n.1 > 0) {
-            match random.random_range(0..4) {
-                0 => {}
-                1 => rows.extend((node.1.saturating_sub(6)..node.1).map(|o| (i as u32, o))), // a suffix of queries
-                _ => rows.push((i as u32, random.random_range(0..node.1))),
-            }
-        }
-        if rows.is_empty() {
-            rows.push((0, shape[0].1 - 1));
-        }
-        // Batch order is not depth-first order.
-        for i in (1..rows.len()).rev() {
-            rows.swap(i, random.random_range(0..=i));
-        }
-        let machines = machines();
-        let machine = &machines[case as usize % machines.len()];
+    for n in 0..60u64 {
+        let (machines, case) = (machines(), random(n));
+        let machine = &machines[n as usize % machines.len()];
         for cutting in CUTTINGS {
-            Case::new(&shape, &rows, case % 2 == 0).check(machine, cutting);
+            case.check(machine, cutting);
+        }
+    }
+}
+
+/// What is passed over by its bound would not have been the quickest.
+#[test]
+fn a_bound_is_never_above_what_a_cut_takes() {
+    let (mut draft, mut borders) = (Draft::default(), Vec::new());
+    for n in 0..60u64 {
+        let case = random(n);
+        let mut flat = Flat::new(case.tree(), &case.rows);
+        for machine in machines().into_iter().flat_map(|m| [64, 128].map(|head_size| Machine { head_size, ..m })) {
+            for height in [1, 2, 5, 8, 20, 64] {
+                flat.borders(height, &mut borders);
+                let bound = draft.bound(&flat, &machine, &borders);
+                draft.block(&flat, &machine, &borders);
+                for halved in [true, false] {
+                    draft.cut_evenly(&machine, ctas(&machine, halved));
+                    assert!(bound <= draft.nanoseconds(), "{machine:?}, blocks of {height}");
+                }
+                draft.whole(&flat, &machine, &borders);
+                assert!(bound <= draft.nanoseconds(), "{machine:?}, whole blocks of {height}");
+            }
         }
     }
 }
